@@ -6,8 +6,8 @@ Drains the run (workers save their phases part-way and leave), waits until all h
 the run to this version: workers of other versions are then refused. Afterwards start workers of
 this version. A run that was told to pause or to drain still is, until `resume`. An upgrade that is
 interrupted or fails before it pins the version leaves the run as it was, and workers may go on. An
-upgrade that is killed leaves the run draining, until the next upgrade or until `resume`. A ledger
-with tables of another version is refused.
+upgrade that is killed leaves the run draining, until `resume`. A ledger with tables of another
+version is refused.
 """
 
 import argparse

@@ -319,10 +319,10 @@ def _check_paths(config: RunConfig) -> None:
             "paths; None compares them all"
         )
     if routing.rule == LIKELIHOOD and routing.alternations:
-        if routing.shortlist is not None and routing.overlap > routing.shortlist:
+        if routing.shortlist is not None:
             raise SettingsDisagree(
-                problem=f"`routing.overlap` is {routing.overlap}, and `routing.shortlist` "
-                f"{routing.shortlist}: documents train paths of their shortlists"
+                problem=f"`routing.shortlist` is {routing.shortlist}, and an alternation by "
+                "likelihood compares all paths: leave it out"
             )
         if routing.target_share is not None:
             raise SettingsDisagree(

@@ -88,7 +88,6 @@ class Report:
     base: BaseModel | None = None  # None: rows start from something else, or it was not evaluated
     shards: list[PathShare] = dataclasses.field(default_factory=list)
     curves: dict[str, Curve] = dataclasses.field(default_factory=dict)  # test perplexity
-    losses: dict[str, dict[str, Curve]] = dataclasses.field(default_factory=dict)  # row, path
     corpus: dict[str, str | int | float] = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)  # sentences for the reader
 

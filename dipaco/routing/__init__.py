@@ -10,8 +10,8 @@ A second kind of router is a classifier (`discriminative`) of the path that pred
 (`labels`), with a bias that gives every path its share (`calibration`). `token_router` chooses the
 path again within a document. `drawn` is no routing at all: documents are dealt out at random. The
 paths themselves may choose, by the likelihood of a document's first tokens among the best paths of
-a router (`likelihood`, within the floors that `shortlist_floors` finds reachable), and so may small
-models that share the documents out (`balanced_em`). A user may pass a router (`own_router`).
+a router (`likelihood`), and so may small models that share the documents out (`balanced_em`). A
+user may pass a router (`own_router`).
 
 Nouns: *feature* (one float vector a document), *centre*, *cost* (squared distance of a document to
 a path), *price* (added to every cost of a path, to bound its documents), *score*

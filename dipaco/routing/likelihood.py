@@ -14,7 +14,6 @@ Axes: N documents, n paths of a shortlist, P paths.
 import numpy as np
 
 from dipaco.routing.capacity import balancing_prices, bounds
-from dipaco.routing.shortlist_floors import reachable_floors
 
 
 def prefix_scores(
@@ -51,32 +50,20 @@ def likeliest(score_NP: np.ndarray, shortlist_Nn: np.ndarray) -> np.ndarray:
 
 
 def balancing_nats(
-    score_Nn: np.ndarray,
-    shortlist_Nn: np.ndarray,
-    num_paths: int,
-    *,
-    floor: float,
-    capacity: float | None,
+    score_NP: np.ndarray, shortlist_NP: np.ndarray, *, floor: float, capacity: float | None
 ) -> np.ndarray:
     """Prices of the paths under which `balanced` bounds the documents of each: float64 [P], nats.
 
     Args:
-      score_Nn: log-likelihood plus prior of each document under the paths of its shortlist.
-      shortlist_Nn: int [N, n].
+      score_NP: log-likelihood plus prior of each document under the paths of its shortlist.
+      shortlist_NP: int [N, P], all paths, those of features first.
       floor, capacity: bounds on a path's documents as a share of the mean, as in `RoutingConfig`.
 
-    Bounds are exact for these documents. A path that stands in too few shortlists for its floor has
-    a lower floor that can be met. If shortlists leave other paths too many, bounds are met as
-    nearly as possible.
+    Bounds are exact for these documents.
     """
-    worst_N1, best_N1 = (choose(score_Nn, axis=1, keepdims=True) for choose in (np.min, np.max))
-    # Outside its shortlist a document costs more than any chain of moves within shortlists, even
-    # through all paths.
-    outside_N1 = -worst_N1 + num_paths * (float(np.max(best_N1 - worst_N1)) + 1.0)
-    cost_NP = np.repeat(outside_N1, num_paths, axis=1)
-    np.put_along_axis(cost_NP, shortlist_Nn, -score_Nn, axis=1)
-    least, most = bounds(len(cost_NP), num_paths, floor, capacity)
-    return balancing_prices(cost_NP, reachable_floors(shortlist_Nn, num_paths, least), most)
+    cost_NP = np.empty(shortlist_NP.shape)
+    np.put_along_axis(cost_NP, shortlist_NP, -score_NP, axis=1)
+    return balancing_prices(cost_NP, *bounds(*cost_NP.shape, floor, capacity))
 
 
 def balanced(

@@ -8,7 +8,7 @@ less, than its bounds say. With overlap, documents have further choices, which n
 from collections.abc import Sequence
 
 from dipaco.routing.capacity import bounds
-from dipaco.routing.config import LIKELIHOOD, RANDOM, RoutingConfig
+from dipaco.routing.config import RANDOM, RoutingConfig
 
 MOST_NAMED = 8  # paths
 ROUTER_DOCUMENTS = 50  # router documents of a path that make its share about right
@@ -57,11 +57,6 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
             "fitted to, and about for others. The further choices that `routing.overlap` adds are "
             "not bounded. With more router documents (`data.router_fraction`) first choices come "
             "closer."
-        )
-    if phase and config.rule == LIKELIHOOD and config.num_compared(num_paths) < num_paths:
-        reason += (
-            " A path only gets documents in whose shortlist it is: longer ones "
-            "(`routing.shortlist`) help a path that is in too few."
         )
     more = f" and {len(outside) - MOST_NAMED} more" if len(outside) > MOST_NAMED else ""
     return (

@@ -15,14 +15,6 @@ class NoSuchArm(DipacoError):
     """This run has no arm `{arm}`. It has: {known}."""
 
 
-class LeftDraining(MachineFault):
-    """The upgrade of {folder} has ended early, and its workers are still told to leave: {problem} Put that right and upgrade again, or let them go on, under the version that the run is of ({before}): `dipaco resume --run {folder!q}`."""
-
-
-class UpgradeCame(MachineFault):
-    """The run {folder} is of this version now, though the upgrade did not end well: {problem} Start workers of this version; another upgrade is not needed, and does no harm."""
-
-
 class ReleaseOfOtherRouter(DipacoError):
     """The release of `{arm}` at phase {phase} belongs to another router than its paths were trained with.
     Restore the run folder from one copy, or name a path with --path.

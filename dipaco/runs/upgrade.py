@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from dipaco import overrides
 from dipaco.control.ledger import Ledger
-from dipaco.errors import DipacoError, LedgerDamaged, WorkersActive
-from dipaco.runs.errors import LeftDraining, UpgradeCame
+from dipaco.errors import LedgerDamaged, WorkersActive
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.stopping import STOPPING_SECONDS, patience
@@ -32,12 +31,8 @@ def upgrade(
     command holds that its workers followed before, or one that was given meanwhile.
 
     Raises:
-      KeyboardInterrupt: `should_stop` while waiting, or an interrupt before the run is pinned. The
-        run is left as it was.
+      KeyboardInterrupt: `should_stop` while waiting. The run is left as it was.
       WorkersActive: a worker has not left after `wait_seconds`. The run is left as it was.
-      DiskFull, NotWritable, DatabaseUnreachable, RunBusy: the workers may go on.
-      LeftDraining: as they cannot be told that either, they are to leave until `dipaco resume`.
-      UpgradeCame: it failed or was interrupted only after the run was of this version.
       BadSetting, SettingsDisagree: this version does not take its config.
       LedgerVersion: its tables are of another version. Nothing was changed.
       NoSuchRun.
@@ -49,31 +44,19 @@ def upgrade(
         if before.version is None or config is None:
             raise LedgerDamaged(file=location.name, problem="it does not say which run it is of")
         overrides.from_tree(json.loads(config))  # else no verb could open the run any more
-        ledger.meta.begin_drain()
+        ledger.meta.set_command("drain")
         try:
             _wait_until_all_have_left(ledger, wait_seconds, should_stop)
-            ledger.meta.pin(described_version(), ledger.reaper.end_all)
-            ledger.reaper.reap()  # workers that held nothing
-        except BaseException as error:  # It may come after the commit that made the version new.
-            _end_drain(ledger, where, before.version, error)
+            ledger.meta.pin(described_version(), before.name, ledger.reaper.end_all)
+        except BaseException:
+            with patience(STOPPING_SECONDS):
+                if ledger.meta.command().name == "drain":
+                    ledger.meta.set_command(before.name)
             raise
+        ledger.reaper.reap()  # workers that held nothing
         return Upgraded(before.version, ledger.meta.command().name)
     finally:
         ledger.close()
-
-
-def _end_drain(ledger: Ledger, where: Address, version: str, error: BaseException) -> None:
-    """After `error`, in a run that was of `version`. Raises `LeftDraining`, `UpgradeCame`."""
-    try:
-        with patience(STOPPING_SECONDS):
-            ledger.meta.end_drain()
-            now = ledger.meta.command().version
-    except DipacoError as fault:  # a full disk, say, which was `error` too
-        problem = error if isinstance(error, DipacoError) else fault
-        raise LeftDraining(folder=where, problem=problem, before=version) from error
-    if now == described_version() != version:
-        said = "It was interrupted." if isinstance(error, KeyboardInterrupt) else str(error)
-        raise UpgradeCame(folder=where, problem=said) from error
 
 
 def _wait_until_all_have_left(

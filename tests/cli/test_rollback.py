@@ -71,12 +71,12 @@ def test_a_process_that_a_drain_sends_away_says_that_it_may_come_back(
     run = copy_of(half)
     where = ("--run", run.folder)
     with reading(run.folder) as opened:
-        opened.ledger.meta.begin_drain()
+        opened.ledger.meta.set_command("drain")
     assert here("train", run.config, *where).code == NOT_NOW
     assert here("launch", run.config, *where, "--workers", 1).code == NOT_NOW
     # The upgrade may have ended its drain before the process looks again.
     monkeypatch.setattr(
-        roles, "stopped", lambda ledger: (ledger.meta.end_drain(), stopped(ledger))[1]
+        roles, "stopped", lambda ledger: (ledger.meta.set_command("run"), stopped(ledger))[1]
     )
     ended = here("worker", *where)
     assert (ended.code, "Stopped. The same command goes on" in ended.out) == (NOT_NOW, True)

@@ -51,7 +51,6 @@ def test_a_report_survives_json():
         rows=[DENSE, MODULAR],
         shards=[PathShare(path=0, documents=3, domains={"en_law": 3})],
         curves={"dense": [(200, 150.0), (280, 100.0)]},
-        losses={"modular": {"0": [(1, 5.0)]}},
         corpus={"documents": 3},
         notes=["One seed."],
     )

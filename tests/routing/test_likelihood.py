@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from dipaco.errors import BadSetting
-from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.likelihood import balanced, balancing_nats, likeliest, prefix_scores
 
@@ -76,58 +75,14 @@ SCORE_NN = np.take_along_axis(PREFIX_NP, ALL_NP, axis=1)
 
 
 def test_prices_give_every_path_its_documents():
-    price = balancing_nats(SCORE_NN, ALL_NP, 5, floor=1.0, capacity=1.0)
+    price = balancing_nats(SCORE_NN, ALL_NP, floor=1.0, capacity=1.0)
     path = balanced(SCORE_NN, ALL_NP, price)[:, 0]
     np.testing.assert_array_equal(np.bincount(path, minlength=5), [10] * 5)
     np.testing.assert_array_equal(path, (PREFIX_NP - price).argmax(axis=1))
 
 
 def test_without_bounds_prices_are_zero_and_the_likeliest_path_is_taken():
-    price = balancing_nats(SCORE_NN, ALL_NP, 5, floor=0.0, capacity=None)
+    price = balancing_nats(SCORE_NN, ALL_NP, floor=0.0, capacity=None)
     np.testing.assert_array_equal(price, np.zeros(5))
     path = balanced(SCORE_NN, ALL_NP, price)[:, 0]
     np.testing.assert_array_equal(path, PREFIX_NP.argmax(axis=1))
-
-
-def test_documents_stay_in_their_shortlists_where_the_bounds_can_be_met_there():
-    shortlist = np.stack([np.arange(50) % 5, (np.arange(50) + 1) % 5], axis=1)
-    score = np.take_along_axis(PREFIX_NP, shortlist, axis=1)
-    price = balancing_nats(score, shortlist, 5, floor=1.0, capacity=1.0)
-    path = balanced(score, shortlist, price, num_choices=2)
-    np.testing.assert_array_equal(np.bincount(path[:, 0], minlength=5), [10] * 5)
-    np.testing.assert_array_equal(np.sort(path, axis=1), np.sort(shortlist, axis=1))
-
-
-@pytest.mark.parametrize(("num_paths", "seed"), [(8, 0), (8, 1), (16, 2)])
-def test_a_chain_of_moves_within_shortlists_comes_before_one_move_out_of_them(num_paths, seed):
-    """Each path's documents can only move on to the next path, at 5 nats or more; the first ones
-    are crowded, so that the last are filled by chains through all those between.
-    """
-    random = np.random.default_rng(seed)
-    share_P = np.linspace(1.6, 0.4, num_paths) / num_paths
-    home = np.repeat(np.arange(num_paths), np.round(12 * num_paths * share_P).astype(int))
-    shortlist = np.stack([home, (home + 1) % num_paths], axis=1)
-    score = np.stack([np.zeros(len(home)), -5 - random.exponential(1, len(home))], axis=1)
-    price = balancing_nats(score, shortlist, num_paths, floor=0.5, capacity=1.25)
-    count_P = np.bincount(balanced(score, shortlist, price)[:, 0], minlength=num_paths)
-    least, most = bounds(len(home), num_paths, 0.5, 1.25)
-    assert least <= count_P.min() <= count_P.max() <= most
-
-
-@pytest.mark.parametrize(("starved", "capacity"), [(1, 1.25), (2, 1.4), (3, 1.7)])
-def test_paths_that_stand_in_too_few_shortlists_get_what_they_can_and_no_other_gets_too_much(
-    starved, capacity
-):
-    """The last paths all stand in the same 20 shortlists, below the floor of 25."""
-    random = np.random.default_rng(0)
-    rank_NP = random.normal(size=(400, 8))
-    rank_NP[:, 8 - starved :] -= 50
-    rank_NP[:20, 8 - starved :] += 100
-    shortlist = np.argsort(-rank_NP, axis=1)[:, :4]
-    score = -100 + random.normal(0, 4, (400, 4)) + random.normal(0, 3, 8)[shortlist]
-    price = balancing_nats(score, shortlist, 8, floor=0.5, capacity=capacity)
-    count_P = np.bincount(balanced(score, shortlist, price)[:, 0], minlength=8)
-    least, most = bounds(400, 8, 0.5, capacity)
-    assert least <= count_P[:-starved].min() <= count_P[:-starved].max() <= most
-    assert count_P[-starved:].sum() == 20
-    assert count_P[-starved:].min() >= 20 // starved

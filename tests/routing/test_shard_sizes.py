@@ -60,18 +60,6 @@ def test_with_overlap_the_sentence_says_that_first_choices_are_bounded():
     assert "choices" not in sentence_on_bounds(BOUNDED, [131, 121, 100, 48])
 
 
-def test_where_paths_choose_within_shortlists_the_sentence_names_those():
-    said = "in whose shortlist it is: longer ones (`routing.shortlist`)"
-    settings = {"rule": "likelihood", "alternations": (1,), "shortlist": 2}
-    by_likelihood = dataclasses.replace(BOUNDED, **settings)
-    documents = [131, 121, 100, 48]
-    assert said in sentence_on_bounds(by_likelihood, documents, phase=1)
-    assert said not in sentence_on_bounds(by_likelihood, documents), "by features"
-    of_all = dataclasses.replace(by_likelihood, shortlist=None)
-    assert said not in sentence_on_bounds(of_all, documents, phase=1)
-    assert said not in sentence_on_bounds(BOUNDED, documents, phase=1), "by a classifier"
-
-
 def test_a_wider_router_fraction_is_twice_or_gives_each_path_fifty_documents():
     assert wider_router_fraction(0.05, 100_000, 4) == 0.1
     assert wider_router_fraction(0.05, 1_000, 4) == 0.2

@@ -172,7 +172,7 @@ def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_los
     upgrade(Address(tmp_path / "run"), 10.0)
     assert not run.ledger.queue.is_held(claim)
     told = [(event.worker, event.outcome) for event in run.ledger.history.after()]
-    assert told == [("old", "lost")]
+    assert told == [("", "command"), ("old", "lost")]
     assert run.ledger.queue.claim("next").attempt == 2
     run.ledger.close()
 
@@ -189,7 +189,7 @@ def test_a_run_whose_config_this_version_refuses_is_left_as_it_is(tmp_path):
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
-@pytest.mark.parametrize("given", [None, "drain", "pause", "run"])
+@pytest.mark.parametrize("given", [None, "pause", "run"])
 @pytest.mark.parametrize("before", ["run", "pause", "drain"])
 def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
     tmp_path, before, given, is_stopped
@@ -209,29 +209,4 @@ def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
     with pytest.raises(KeyboardInterrupt) if is_stopped else contextlib.nullcontext():
         assert upgrade(Address(tmp_path / "run"), 10.0, meanwhile).command == (given or before)
     assert run.ledger.meta.command().name == (given or before)
-    run.ledger.close()
-
-
-def test_a_command_of_an_older_program_stays_though_it_leaves_the_upgrades_note(tmp_path):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    meta, database = run.ledger.meta, run.ledger._database
-    for drains in (1, 2):  # the second finds what an upgrade that was killed has noted
-        meta.begin_drain()
-        with database.transaction():
-            database.change("change_meta", key="command", value="pause")
-        if drains == 1:
-            meta.end_drain()
-            assert meta.command().name == "pause"
-            meta.set_command("run")
-    meta.begin_drain()
-    meta.end_drain()
-    assert meta.command().name == "pause"
-    run.ledger.close()
-
-
-def test_the_drain_of_an_upgrade_that_was_killed_ends_with_the_next_one(tmp_path):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    run.ledger.meta.set_command("pause")
-    run.ledger.meta.begin_drain()
-    assert upgrade(Address(tmp_path / "run"), 10.0).command == "pause"
     run.ledger.close()

@@ -137,14 +137,11 @@ def test_the_best_path_after_the_fact_is_at_least_as_good(rows):
     assert all(1 < row["perplexity"] < VOCABULARY for row in rows.values())
 
 
-def test_curves_and_losses_hold_every_evaluation_and_step(report):
+def test_curves_hold_every_evaluation(report):
     steps = {name: [step for step, _ in curve] for name, curve in report["curves"].items()}
     assert steps == {"modular": [4, 7, 10], "dense": [4, 7, 10], "dense_equal_tokens": [4, 16, 28]}
     starts = {curve[0][1] for curve in report["curves"].values()}
     assert len(starts) == 1  # all rows start from the same base parameters
-    for path in "0123":
-        assert [step for step, _ in report["losses"]["modular"][path]] == [5, 6, 7, 8, 9, 10]
-    assert len(report["losses"]["dense_equal_tokens"]["0"]) == 24
 
 
 def test_every_training_document_is_in_one_shard(report):

@@ -301,7 +301,7 @@ def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(be
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"overlap": 3, "shortlist": 2}, "documents train paths of their shortlists"),
+        ({"shortlist": 2}, "an alternation by likelihood compares all paths"),
         ({"target_share": (0.25,) * 4}, "`routing.target_share` is set, and `routing.rule`"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_run_that_is_upgraded_between_look_and_claim_gets_its_task_back(begin)
     run, told = begin(CONFIG), Told()
     worker = worker_of(run, callbacks=told)
     summary = run.ledger.meta.work_summary(ALL_KINDS)
-    run.ledger.meta.pin("0.9.0+another", run.ledger.reaper.end_all)
+    run.ledger.meta.pin("0.9.0+another", "run", run.ledger.reaper.end_all)
     with pytest.raises(RunOfOtherVersion):
         worker.run_once(summary)
     assert run.ledger.queue.held() == []

@@ -630,9 +630,6 @@ UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :p
 -- losses: Lists the losses of every inner step of an arm, path by path.
 SELECT path, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
 
--- losses_of_path: Lists the losses of every inner step of one path.
-SELECT losses FROM trained WHERE arm = :arm AND path = :path ORDER BY phase;
-
 -- training_totals: Sums what an arm's training took.
 SELECT CAST(coalesce(sum(tokens), 0) AS BIGINT), coalesce(sum(seconds), 0),
        CAST(coalesce(sum(phases), 0) AS BIGINT)

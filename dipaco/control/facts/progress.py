@@ -63,11 +63,6 @@ class RunProgress:
             losses.setdefault(path, []).extend(json.loads(values))
         return losses
 
-    def losses_of(self, arm: str, path: int) -> list[float]:
-        """Training loss of every inner step of one path."""
-        rows = self._database.rows("losses_of_path", arm=arm, path=path)
-        return [loss for (values,) in rows for loss in json.loads(values)]
-
     def training_totals(self, arm: str, before: int | None = None) -> TrainingTotals:
         """Sums over all phases, or over the phases before one."""
         if before is None:

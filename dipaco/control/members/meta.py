@@ -13,10 +13,6 @@ from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
 from dipaco.control.planning.tasks import Kind
 
-# Key of the command before an upgrade drained the run. Its value is empty if none drains, or if
-# another command was given since.
-BEFORE_DRAIN = "command before the upgrade's drain"
-
 
 class RunCommand(NamedTuple):
     """The present command to the workers of a run, and the program version that they must have."""
@@ -82,7 +78,7 @@ class Meta:
     def set_command(self, name: str) -> None:
         """Tells the workers of this run what to do from now on: `run`, `pause`, `drain`."""
         with self._database.transaction():
-            self._put_command(name, before_drain="")
+            self._database.change("change_meta", key="command", value=name)
             note_event(self._database, "command", reason=name)
 
     @retried
@@ -151,45 +147,18 @@ class Meta:
             return True
 
     @retried
-    def pin(self, version: str, clear: Callable[[], None] = lambda: None) -> None:
-        """Pins the run to `version` of the program. Ends the drain that it may have had for that.
+    def pin(self, version: str, command: str, clear: Callable[[], None]) -> None:
+        """Pins the run to `version` of the program, and ends the drain that it had for that.
 
         Args:
+          command: holds from now on, unless another was given during the drain.
           clear: done in the same transaction.
         """
         with self._database.transaction():
             clear()
             self._database.change("change_meta", key="version", value=version)
-            self._end_drain()
-
-    @retried
-    def begin_drain(self) -> None:
-        """Tells the workers to leave, for an upgrade, until `end_drain`."""
-        with self._database.transaction():
-            self._database.lock("command")
-            before = self.get("command") or "run"
-            if before == "drain":  # It may be the drain of an upgrade that was killed.
-                before = self.get(BEFORE_DRAIN) or before
-            self._put_command("drain", before_drain=before)
-
-    @retried
-    def end_drain(self) -> None:
-        """The workers follow the command of before the drain, unless another was given meanwhile,
-        be it to drain.
-        """
-        with self._database.transaction():
-            self._end_drain()
-
-    def _end_drain(self) -> None:
-        self._database.lock("command")
-        now, before = self.get("command") or "run", self.get(BEFORE_DRAIN)
-        self._put_command(before if before and now == "drain" else now, before_drain="")
-
-    def _put_command(self, name: str, *, before_drain: str) -> None:
-        """Inside a transaction; whether there is a drain to end is noted with every command."""
-        self._database.lock("command")
-        self._database.change("change_meta", key="command", value=name)
-        self._database.change("change_meta", key=BEFORE_DRAIN, value=before_drain)
+            if self.command().name == "drain":
+                self._database.change("change_meta", key="command", value=command)
 
 
 def _workers_of(launcher: str | None) -> str:

@@ -1,22 +1,15 @@
-"""The curves of a report: test perplexity and training losses by steps.
-
-They begin at the base model, or at the modules of another run. `report.json` is read whole, so many
-losses are means over stretches of steps: a run of 256 paths and a thousand phases of 100 steps has
-26 million losses, more than a gigabyte.
+"""The curves of a report: test perplexity by steps, from the base model or the modules of another
+run on.
 """
 
-import math
-import statistics
 from collections.abc import Sequence
 
 from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Evaluated
-from dipaco.evaluation.tables import BaseModel, Curve, ReportRow
+from dipaco.evaluation.tables import BaseModel, ReportRow
 from dipaco.runs.reading.progress import StartCosts, base_costs, start_costs
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
-
-MOST_LOSSES = 200_000  # So many losses of an arm are some ten megabytes of `report.json`.
 
 
 def start_of(run: Run, arm: Arm) -> StartCosts:
@@ -61,42 +54,4 @@ def notes_on_start(run: Run, rows: Sequence[ReportRow]) -> list[str]:
         f"modular has taken {steps:,} steps, of these {start.steps:,} as modules of "
         f"{start.source} and {base_costs(run).steps:,} as its base model; tokens, flops, bytes and "
         "times include those too."
-    ]
-
-
-def stretch_of(arm: Arm) -> int:
-    """Inner steps of a path that are one loss of the report."""
-    return max(1, math.ceil(arm.path_steps / MOST_LOSSES))
-
-
-def loss_curves(run: Run, arm: Arm) -> dict[str, Curve]:
-    """Path -> (steps, training loss), where a loss is the mean over `stretch_of(arm)` steps up to
-    there. One path is read at a time.
-    """
-    before, stretch = steps_before(run, arm), stretch_of(arm)
-    curves: dict[str, Curve] = {}
-    for path in range(arm.topology.num_paths):
-        losses = run.ledger.progress.losses_of(arm.name, path)
-        if losses:
-            curves[str(path)] = thinned(losses, before, stretch)
-    return curves
-
-
-def thinned(losses: list[float], before: int, stretch: int) -> Curve:
-    """Means over `stretch` losses each, the last over the rest. `before` steps came first."""
-    if stretch == 1:
-        return list(enumerate(losses, start=before + 1))
-    return [
-        (before + min(at + stretch, len(losses)), statistics.fmean(losses[at : at + stretch]))
-        for at in range(0, len(losses), stretch)
-    ]
-
-
-def notes_on_losses(run: Run) -> list[str]:
-    """Says where losses are means."""
-    return [
-        f"The training losses of {arm.name} in report.json are means over {stretch_of(arm):,} "
-        f"steps each: its paths took {arm.path_steps:,}."
-        for arm in run.plan.arms
-        if stretch_of(arm) > 1
     ]

@@ -39,8 +39,6 @@ from dipaco.model.config import flops_per_token, num_parameters, part_parameters
 from dipaco.runs.reading.curves import (
     base_model_of,
     curve_of,
-    loss_curves,
-    notes_on_losses,
     notes_on_start,
     start_of,
 )
@@ -132,7 +130,6 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
             )
         ],
         curves={arm.name: curve_of(run, arm, evaluations) for arm in run.plan.arms},
-        losses={arm.name: loss_curves(run, arm) for arm in run.plan.arms},
         corpus={
             "documents": sum(prepared.documents.values()),
             "train": prepared.documents["train"],
@@ -309,7 +306,6 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
             "(`outer.vocabulary_rows`)."
         )
     notes += notes_on_start(run, rows)
-    notes += notes_on_losses(run)
     if run.config.num_paths > 1:
         notes.append(note_on_routing(run.config))
     notes += notes_on_bounds(run)

@@ -164,7 +164,6 @@ def _by_likelihood(run: Run, phase: int, router: Router) -> Alternation:
     price_P = balancing_nats(
         scores["router"],
         shortlists["router"],
-        config.num_paths,
         floor=routing.floor,
         capacity=routing.capacity,
     )
