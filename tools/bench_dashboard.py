@@ -15,9 +15,7 @@ pages, and `megabytes` the size of the recording. `paint` and `jump` are seconds
 in Chromium, from an address to the grid, and to show another moment (the median of nine).
 """
 
-import contextlib
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -30,6 +28,7 @@ from typing import Any
 from support.chromium import chromium
 from support.command_line import parser_of
 from support.made_up_run import make_run
+from support.process_cost import cpu_seconds_of
 from support.scratch import scratch
 
 from dipaco.config import MODULAR
@@ -106,22 +105,6 @@ def live(config: Path, folder: Path, seconds: float) -> dict[str, Any]:
         training.terminate()
         training.wait()
     return {**answer, "run": round(run, 3)}
-
-
-def cpu_seconds_of(process: int) -> float:
-    """Processor time of a process and its children so far, also of ended ones."""
-    total, parents = 0.0, {process}
-    rows = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            fields = stat.read_text().rpartition(")")[2].split()
-            ticks = sum(map(int, fields[11:15]))  # its own, and of ended children it waited for
-            rows.append((int(stat.parent.name), int(fields[1]), ticks))
-    for pid, parent, ticks in sorted(rows):
-        if pid == process or parent in parents:
-            parents.add(pid)
-            total += ticks / os.sysconf("SC_CLK_TCK")
-    return total
 
 
 def _has_trained(folder: Path) -> bool:

@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from support.command_line import parser_of
+from support.process_cost import memory_of_all
 
 PREPARE = """
 import sys
@@ -45,22 +46,6 @@ def write_text(file: Path, megabytes: int) -> None:
             stream.write(line + "\n")
             written += len(text)
             number += 1
-
-
-def memory_of_all(pid: int) -> int:
-    """Bytes of proportional memory of a process and its descendants."""
-    pids, total = [pid], 0
-    while pids:
-        one = pids.pop()
-        try:
-            rollup = Path(f"/proc/{one}/smaps_rollup").read_text()
-            total += sum(
-                int(line.split()[1]) * 1024 for line in rollup.splitlines() if line[:4] == "Pss:"
-            )
-            pids += map(int, Path(f"/proc/{one}/task/{one}/children").read_text().split())
-        except OSError:  # it ended meanwhile
-            continue
-    return total
 
 
 def main() -> None:

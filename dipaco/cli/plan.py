@@ -218,6 +218,7 @@ def _memory_lines(found: "Forecast") -> Iterator[str]:
     for name, count in found.memory.items():
         yield f"  {name:<34}{num_bytes(count):>10}"
     yield f"  {'in all':<34}{num_bytes(found.memory_bytes):>10}"
+    yield f"  {'a process on a CPU':<34}{num_bytes(found.memory_on_cpu_bytes):>10}"
     yield f"  {'an outer step, instead':<34}{num_bytes(found.memory_of_outer_step_bytes):>10}"
     if found.memory[ACTIVATIONS] > found.memory_bytes / 2:
         yield "  Less of it: `inner.accumulation_steps`, `inner.rematerialise`."

@@ -20,7 +20,7 @@ from dipaco.evaluation.tables import seconds_over_link
 from dipaco.model.config import num_parameters
 from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import CODECS
-from dipaco.runs.forecast.memory import step_flops, step_memory, worker_memory
+from dipaco.runs.forecast.memory import cpu_memory, step_flops, step_memory, worker_memory
 from dipaco.runs.forecast.traffic import (
     NOTHING,
     Traffic,
@@ -119,6 +119,7 @@ class Forecast:
     codec: str
     memory: dict[str, int]  # bytes of a worker, by what they are for
     memory_bytes: int
+    memory_on_cpu_bytes: int  # of the process, libraries included
     memory_of_outer_step_bytes: int
     token_bytes_once: int
     bytes_of_a_phase: dict[str, MachineBytes]  # kind -> bytes of the mean machine
@@ -208,6 +209,7 @@ def forecast(
         codec=config.outer.codec,
         memory=memory,
         memory_bytes=sum(memory.values()),
+        memory_on_cpu_bytes=cpu_memory(memory),
         memory_of_outer_step_bytes=step_memory(config),
         token_bytes_once=token_bytes(config),
         bytes_of_a_phase={

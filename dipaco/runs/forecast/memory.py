@@ -1,8 +1,7 @@
 """Memory and operations that a worker needs, computed from the config alone.
 
 Parameters, their gradients and the optimiser's state are exact. Activations are what the backward
-pass reads again, counted block by block. They are within a quarter of what `tools/bench_memory.py`
-measured for a path of the paper's size. Programs, compiler and libraries (about 1 GB) are left out.
+pass reads again, counted block by block. `tools/large.py` measures how far that holds.
 """
 
 import dataclasses
@@ -19,7 +18,8 @@ from dipaco.runs.forecast.traffic import (
 )
 
 OUTER_SIZES = 3  # An outer step holds three copies of its module (`outer/step.py`).
-ACTIVATIONS = "activations, roughly"
+GRADIENT, ACTIVATIONS = "gradient", "activations, roughly"
+LIBRARIES_BYTES = 450_000_000  # Python, libraries and compiled programs of a process
 FEW_ROWS = 8  # of one device, whose step is compiled to tell the memory of a row
 
 
@@ -28,7 +28,7 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
     size = VALUE_BYTES * num_parameters(config.model)
     memory = {
         "parameters": size,
-        "gradient": size * (2 if config.inner.accumulation_steps > 1 else 1),
+        GRADIENT: size * (2 if config.inner.accumulation_steps > 1 else 1),
         "optimiser's state": optimizer_bytes(config.model, config.inner.optimizer),
         "modules as the phase began": size,
         ACTIVATIONS: activation_bytes(config),
@@ -36,6 +36,18 @@ def worker_memory(config: RunConfig) -> dict[str, int]:
     if config.num_paths > 1 and codec_of(config.outer).is_lossy:
         memory["what the codec left out"] = size
     return memory
+
+
+def cpu_memory(memory: dict[str, int]) -> int:
+    """Bytes of a worker's process on a CPU.
+
+    The memory in which a step works is there twice: XLA frees it a moment after the step's results
+    are there, when the next step has already asked for its own.
+
+    Args:
+      memory: `worker_memory`.
+    """
+    return sum(memory.values()) + memory[GRADIENT] + memory[ACTIVATIONS] + LIBRARIES_BYTES
 
 
 def largest_batch(
