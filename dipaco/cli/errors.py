@@ -1,6 +1,6 @@
 """Errors of this room: command lines that cannot be followed. The docstring of a class is its message."""
 
-from dipaco.errors import DipacoError
+from dipaco.errors import DipacoError, MachineFault
 
 
 class FileRefused(DipacoError):
@@ -61,3 +61,7 @@ class OutputNotLocal(DipacoError):
 
 class RowsFailed(DipacoError):
     """{count} of the sweep's runs could not be finished: {problems} The others are finished. The same command continues with the rest."""
+
+
+class NoDevice(MachineFault):
+    """JAX has no devices of {asked} here: {problem}. Set JAX_PLATFORMS to what this machine has, as `cpu`, or leave it out."""

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from dipaco.cli import (
@@ -32,7 +33,7 @@ from dipaco.cli import (
     train,
     upgrade,
 )
-from dipaco.cli.errors import FileRefused, NotText
+from dipaco.cli.errors import FileRefused, NoDevice, NotText
 from dipaco.cli.interrupts import (
     EXIT_INTERRUPTED,
     end_at_once_in_imports,
@@ -40,7 +41,7 @@ from dipaco.cli.interrupts import (
 )
 from dipaco.cli.parser import Parser
 from dipaco.data.document import printable
-from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_packages_named
+from dipaco.errors import FILE_ERRNOS, DipacoError, DiskFull, missing_packages_named, one_line
 
 VERBS = {
     "train": train,
@@ -135,6 +136,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         _forget_output()  # the reader of a pipe has left (`| head`)
         return 0
+    except (RuntimeError, AssertionError) as error:
+        if not _is_of_devices(error):
+            raise
+        asked = os.environ.get("JAX_PLATFORMS") or "any kind"
+        return _refuse(NoDevice(asked=asked, problem=one_line(error) or "none was found"))
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             _forget_output()
@@ -184,6 +190,12 @@ def _refuse(error: DipacoError) -> int:
     text = "\n".join(map(printable, str(error).split("\n")))
     print(f"{type(error).__name__}: {text}", file=sys.stderr)
     return error.exit_code
+
+
+def _is_of_devices(error: Exception) -> bool:
+    """True for an error that JAX raises where it looks for devices."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_code.co_filename.endswith("xla_bridge.py")
 
 
 def _forget_output() -> None:

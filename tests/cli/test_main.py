@@ -180,6 +180,22 @@ def test_a_sentence_does_not_steer_the_terminal(capsys):
     assert capsys.readouterr().err.endswith(r"read: \x1b[2J\u202e. One." "\nTwo.\n")
 
 
+@pytest.mark.parametrize("platform", ["nonsense", "cuda,nonsense"])
+def test_devices_that_are_not_there_are_a_sentence(config_file, tmp_path, platform):
+    words = ["train", str(config_file), "--run", str(tmp_path / "run")]
+    ended = subprocess.run(
+        [sys.executable, "-m", "dipaco.cli.main", *words],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": platform},
+        cwd=Path(__file__).parents[2],
+    )
+    assert ended.returncode == 4, ended.stderr
+    last = ended.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"NoDevice: JAX has no devices of {platform} here: ")
+    assert "Traceback" not in ended.stderr
+
+
 def test_an_argument_that_is_no_text_is_a_sentence(here):
     ended = here("status", "--run", os.fsdecode(b"caf\xe9"))
     assert ended.code == 2
