@@ -11,6 +11,7 @@ setting. Copy a shipped config.
 import argparse
 import ast
 import os
+import shlex
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -92,7 +93,7 @@ def _copy(options: argparse.Namespace) -> int:
     if not write_new(file, found.read_bytes()):
         raise ConfigExists(file=file)
     verb = "ablate" if _is_sweep(found) else "train"
-    print(f"Written: {file}. Edit it, then: dipaco {verb} {file} --run DIR")
+    print(f"Written: {file}. Edit it, then: dipaco {verb} {shlex.quote(str(file))} --run DIR")
     return 0
 
 

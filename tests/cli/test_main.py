@@ -249,6 +249,8 @@ def test_a_command_that_is_printed_can_be_copied(here, config_file, tmp_path):
     begun = here("begin", config_file, "--run", folder)
     words = shlex.split(begun.out.strip().rpartition(": ")[2])
     assert words == ["dipaco", "worker", "--run", str(folder)]
+    copied = here("config", "copy", "quickstart", folder / "my config.py").out
+    assert shlex.split(copied.rpartition("then: ")[2])[2] == str(folder / "my config.py")
     said = here("status", "--run", f"{folder}2").err
     assert shlex.split(said.rpartition("one: ")[2])[-2:] == ["--run", f"{folder}2"]
     unquoted = r"--(?:run|launcher|token) \{(?!\w+!q\}|shlex|name\}).*"
