@@ -69,7 +69,9 @@ class DipacoError(Exception):
 
     def __init__(self, **values: object):
         self.values = values
-        message = " ".join((type(self).__doc__ or "").split())
+        # Python strips docstrings with `-OO`: then the values are the message.
+        said = type(self).__doc__ or "; ".join(f"{name}: {{{name}}}" for name in values)
+        message = " ".join(said.split())
         super().__init__(_Message().format(message, **values))
 
     def __reduce__(self):

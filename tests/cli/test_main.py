@@ -196,6 +196,13 @@ def test_devices_that_are_not_there_are_a_sentence(config_file, tmp_path, platfo
     assert "Traceback" not in ended.stderr
 
 
+def test_without_docstrings_an_error_says_its_values(monkeypatch):
+    monkeypatch.setattr(BadSource, "__doc__", None)  # as `python -OO` leaves it
+    assert str(BadSource(source="x:{}", problem="gone", advice="")) == (
+        "source: x:{}; problem: gone; advice: "
+    )
+
+
 def test_an_argument_that_is_no_text_is_a_sentence(here):
     ended = here("status", "--run", os.fsdecode(b"caf\xe9"))
     assert ended.code == 2
