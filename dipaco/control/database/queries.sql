@@ -418,8 +418,8 @@ DELETE FROM {table} WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside'
 -- finish_task: Marks a claimed task as done, and returns how often it was opened again.
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
--- lock_waiting: Locks all waiting tasks. A transaction that changes several of them locks them in
--- this one order first: two that make them due in other orders would wait for each other.
+-- lock_waiting: Locks all waiting tasks. A transaction that makes tasks due does so before it
+-- changes any task: two that make them due in other orders would wait for each other.
 SELECT 1 FROM tasks WHERE state = 'waiting' ORDER BY id FOR UPDATE;
 
 -- wake_tasks: Makes waiting tasks ready, once all that is made again for them is done, after

@@ -170,11 +170,11 @@ class Commit:
                 # First: a commit that waits for these locks has changed no task, for which their
                 # holder would wait.
                 database.lock(*lock_subjects(plan, facts))
+                database.rows("lock_waiting")
                 seconds, redone = self._queue.end_finished(claim)
                 for fact in facts:
                     if not (redone and stands(database, claim.task, fact)):
                         record(database, fact)
-                database.rows("lock_waiting")
                 if redone:  # tasks that waited for it; what they still miss is found again
                     database.change("wake_tasks")
                 for task, awaited in awaited_steps(plan, facts):
