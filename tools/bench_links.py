@@ -178,7 +178,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
         "--no-outer-steps", action="store_true", help="of the hosts: the servers' host takes them"
     )
     parser.add_argument("--results", type=Path, metavar="FILE", help="JSON; see above")
-    parser.add_argument("--plot", type=Path, help="perplexity against hours")
+    parser.add_argument("--plot", type=Path, help="perplexity against minutes")
     parser.add_argument("--folder", help="where runs are put, and removed afterwards")
     options = parser.parse_args(words)
     if options.phases < 2 or options.mbit <= 0 or options.step_seconds <= 0:
@@ -530,10 +530,10 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> None:
-    """Perplexity against hours, and the bytes that a machine's interface has carried. The file's
+    """Perplexity against minutes, and the bytes that a machine's interface has carried. The file's
     ending chooses the format.
     """
-    from dipaco.evaluation.style import DILOCO, log_ticks, name_beside, nth_look, styled, tidy
+    from dipaco.evaluation.style import DILOCO, log_ticks, name_beside, styled, tidy
 
     arms = {**BASELINE, "diloco": DILOCO}
     drawn: list[str] = []
@@ -545,20 +545,34 @@ def draw(results: dict[str, dict[str, Any]], megabits: float, file: Path) -> Non
             drawn.append(arm)
             perplexity = result["perplexity"]
             axes.plot(
-                [result["hours"][phase] for phase in perplexity], list(perplexity.values()),
+                [60 * result["hours"][phase] for phase in perplexity], list(perplexity.values()),
                 color=look.colour, linestyle=look.dashes, marker=look.mark,
                 label=_with_bytes(way, result["carried"]),
             )  # fmt: skip
-        for which, drawn_of in (("x", "hours"), ("y", "perplexity")):
-            values = [result[drawn_of].values() for result in results.values()]
-            log_ticks(axes, which, itertools.chain.from_iterable(values))
+        for which, of, times in (("x", "hours", 60), ("y", "perplexity", 1)):
+            values = itertools.chain.from_iterable(each[of].values() for each in results.values())
+            log_ticks(axes, which, [times * value for value in values])
         axes.set(
-            xlabel=f"hours, four machines on links of {megabits:g} Mbit/s",
+            xlabel=f"minutes, four machines on links of {megabits:g} Mbit/s",
             ylabel="test perplexity",
         )
         tidy(axes)
         name_beside(axes)
         figure.savefig(file)
+
+
+def nth_look(arm: str, number: int) -> Any:
+    """The look of one of several contenders of an arm: its colour, with other dashes and marks."""
+    from dipaco.evaluation.style import DASHES, LOOKS, MARKS, Look
+
+    first = LOOKS[arm]
+    if number == 0:
+        return first
+    others = [mark for mark in MARKS if mark != first.mark]
+    dashes = [each for each in DASHES if each != first.dashes]
+    return Look(
+        first.colour, dashes[(number - 1) % len(dashes)], others[(number - 1) % len(others)]
+    )
 
 
 def _with_bytes(way: str, carried: int) -> str:

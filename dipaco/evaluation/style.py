@@ -67,18 +67,6 @@ def look_of(arm: str, variant: str = "") -> Look:
     return look._replace(mark=_MARKS_OF_VARIANTS.get(variant, "d")) if variant else look
 
 
-def nth_look(arm: str, number: int) -> Look:
-    """The look of one of several contenders of an arm: its colour, with other dashes and marks."""
-    first = LOOKS[arm]
-    if number == 0:
-        return first
-    others = [mark for mark in MARKS if mark != first.mark]
-    dashes = [each for each in DASHES if each != first.dashes]
-    return Look(
-        first.colour, dashes[(number - 1) % len(dashes)], others[(number - 1) % len(others)]
-    )
-
-
 def why_not_drawn(draw: Callable[[Path], object], file: Path) -> str:
     """Draws a picture into a file. Returns the reason if that fails, and there is no file then. A
     report or a table is worth more than its picture.

@@ -82,6 +82,7 @@ class Report:
     """The results of a run."""
 
     rows: list[ReportRow]
+    name: str = ""  # of the run
     # One machine after the seconds of a machine of the modular model. It depends on a clock, as no
     # other row does.
     equal_seconds: ReportRow | None = None

@@ -54,6 +54,7 @@ def report_of(topology, results=RESULTS, domains=14):
     steps["dense_equal_tokens"] = BASE_STEPS + STEPS * paths
     return Report(
         rows=[row(name, result, steps[name]) for name, result in results.items()],
+        name="run",
         base=BaseModel(steps=BASE_STEPS, perplexity=200.0),
         shards=[
             PathShare(
@@ -83,7 +84,7 @@ def figure(small):
 
 
 def learning_of(figure):
-    return next(axes for axes in figure.axes if axes.get_title(loc="left") == "Learning")
+    return next(axes for axes in figure.axes if axes.get_title(loc="left").startswith("Learning"))
 
 
 def drawn(figure):
@@ -103,6 +104,10 @@ def test_nothing_lies_over_anything_else_or_is_cut_off(experts):
     figure = report_figure(report_of(grid(*experts)))
     assert overlapping(figure) == []
     assert cut_off(figure) == []
+
+
+def test_the_title_has_the_run_and_its_seed(figure):
+    assert learning_of(figure).get_title(loc="left") == "Learning: run, seed 0"
 
 
 def test_the_legend_has_the_results(figure):

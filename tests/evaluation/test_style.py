@@ -4,10 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
+from bench_links import nth_look
 from matplotlib.colors import to_rgb
 
 from dipaco.config import BASELINES, MODULAR
-from dipaco.evaluation.style import LOOKS, look_of, nth_look
+from dipaco.evaluation.style import LOOKS, look_of
 
 # Machado, Oliveira and Fernandes 2009, severity 1, on linear sRGB.
 BLINDNESS = {

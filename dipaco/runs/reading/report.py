@@ -115,6 +115,7 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
     prepared = Prepared.of(run.stage("prepare"))
     topology = run.plan.arm(MODULAR).topology
     return Report(
+        name=run.config.name,
         rows=rows,
         equal_seconds=_equal_seconds(run, rows, evaluations),
         base=base_model_of(run, evaluations),
