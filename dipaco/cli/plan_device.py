@@ -35,7 +35,7 @@ def print_needs(config: "RunConfig", name: str, device: Device | None) -> dict[s
 
     Raises:
       DoesNotFit: the training step needs more memory than a device has.
-      NoCompiler, UnknownDevice, BadMesh: nothing can be compiled for it.
+      ExtraMissing, UnknownDevice, BadMesh: nothing can be compiled for it.
     """
     from dipaco.evaluation.tables import num_bytes
     from dipaco.observe.progress import CompileProgress

@@ -1,19 +1,22 @@
 """Progress: the position of a stage, its speed, and its remaining time.
 
-A terminal shows a bar. Other streams get a plain line every ten seconds:
+A terminal shows a bar, and so does a notebook. Other streams get a plain line every ten seconds:
 
     phase 2 of 4: 60 of 80 steps (75%), loss 4.812, 12,310 tokens/s, 3.4 MB sent, 8 s left
 """
 
+import collections
+import html
 import sys
 import time
 from collections.abc import Callable
-from typing import Self, TextIO
+from typing import Any, Self, TextIO
 
 from rich.filesize import decimal
 
 LINE_SECONDS = 10.0  # time between plain lines
 LEAST_BAR = 10  # columns of a terminal
+NOTEBOOK_LINES, NOTEBOOK_SECONDS = 4, 0.5  # lines below the bar; the least time between two draws
 
 
 class Progress:
@@ -55,6 +58,8 @@ class Progress:
         self._bar = None
         if self._stream.isatty():
             self._bar = _Bar(title, total_steps, done_steps, self._stream, counts=bool(unit))
+        elif type(self._stream).__module__ == "ipykernel.iostream":
+            self._bar = _NotebookBar(title, total_steps, done_steps)
 
     def begin(self, title: str, *, done_steps: int | None = None) -> None:
         """Begins the steps of `title`. The time since the last step does not count as speed. Nor do
@@ -180,6 +185,47 @@ class _Bar:
 
     def close(self) -> None:
         self._rich.stop()
+
+
+class _NotebookBar:
+    """The bar of a notebook: one output that changes, with the newest lines below it."""
+
+    def __init__(self, title: str, total_steps: int, done_steps: int):
+        from IPython.display import display  # ty: ignore[unresolved-import]
+
+        self._title, self._at = title, (done_steps, total_steps, [])
+        self._lines: collections.deque[str] = collections.deque(maxlen=NOTEBOOK_LINES)
+        self._drawn_seconds = time.monotonic()
+        self._handle: Any = display(self._content(), raw=True, display_id=True)
+
+    def show(self, done_steps: int, total_steps: int, facts: list[str]) -> None:
+        self._at = done_steps, total_steps, facts
+        if time.monotonic() - self._drawn_seconds >= NOTEBOOK_SECONDS:
+            self._draw()
+
+    def rename(self, title: str) -> None:
+        self._title = title
+
+    def say(self, text: str) -> None:
+        self._lines += text.splitlines()
+        self._draw()
+
+    def close(self) -> None:
+        self._draw()
+
+    def _draw(self) -> None:
+        self._drawn_seconds = time.monotonic()
+        self._handle.update(self._content(), raw=True)
+
+    def _content(self) -> dict[str, str]:
+        done, total, facts = self._at
+        at = f"{done} of {total}: {' · '.join([self._title, *facts])}"
+        bar = f'<progress value="{done}" max="{total}"></progress> {html.escape(at)}'
+        lines = "\n".join(self._lines)
+        return {
+            "text/plain": f"{at}\n{lines}",
+            "text/html": f"{bar}<pre>{html.escape(lines)}</pre>",
+        }
 
 
 def time_left(seconds: float) -> str:

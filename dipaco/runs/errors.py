@@ -84,9 +84,5 @@ class UnknownDevice(DipacoError):
     """`--device` is `{name}`, which is not known. Known are: {known}, here (the devices of this machine), and other slices of TPUs, such as v5e:2x4 or v5e:16x16."""
 
 
-class NoCompiler(DipacoError):
-    """The compiler for {name} is not installed: pip install 'dipaco[tpu-compile]'."""
-
-
 class DoesNotFit(DipacoError):
     """The training step does not fit {name}: it needs {needed} of a device's {memory}. {remedy}"""

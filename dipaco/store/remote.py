@@ -291,9 +291,7 @@ def _causes(url: str) -> str:
     causes = []
     if proxies := [name for name in PROXIES if os.environ.get(name)]:
         causes.append(f"by way of a proxy? {', '.join(proxies)} is set")
-    file = os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or "~/.aws/credentials"
-    has_credentials = os.environ.get("AWS_ACCESS_KEY_ID") or Path(os.path.expanduser(file)).exists()
-    if url.startswith("s3:") and not has_credentials:
+    if url.startswith("s3:") and _credentials() == "anonymous":
         causes.append("without credentials? AWS_ACCESS_KEY_ID is not set")
     return f" ({'; '.join(causes)})" if causes else ""
 
@@ -311,6 +309,15 @@ def _result(future: Any, timeout_seconds: float) -> Any:
         except TimeoutError:
             if left <= REQUEST_SECONDS or stopping.is_over():
                 raise
+
+
+# Variables of services that hand out credentials, and where Amazon's machines say what they are.
+AWS_TOKENS = {
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+    "AWS_CONTAINER_CREDENTIALS_FULL_URI",
+    "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
+}
+AMAZON_NAMES = [Path("/sys/class/dmi/id", name) for name in ("sys_vendor", "bios_version")]
 
 
 class _Short(Exception):
@@ -336,6 +343,26 @@ def _spec(url: str) -> dict[str, Any]:
         region = region or "us-east-1"  # required, and rarely read by other stores than Amazon's
     if region:
         spec |= {"aws_region": region}
-    if "AWS_ACCESS_KEY_ID" in environment:  # or it warns of missing profile files
-        spec |= {"aws_credentials": {"type": "environment"}}
+    if kind := _credentials():
+        spec |= {"aws_credentials": {"type": kind}}
     return spec
+
+
+def _credentials() -> str:
+    """What TensorStore calls the credentials for S3. Empty = it looks for them, which writes lines
+    of its C++ wherever there are none. A machine without any is refused in a sentence.
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        return "environment"
+    folder = Path.home() / ".aws"
+    files = [
+        Path(os.environ.get("AWS_CONFIG_FILE", folder / "config")),
+        Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE", folder / "credentials")),
+    ]
+    if any(map(Path.exists, files)) or not os.environ.keys().isdisjoint(AWS_TOKENS):
+        return ""
+    for file in AMAZON_NAMES:
+        with contextlib.suppress(OSError):
+            if "amazon" in file.read_text().lower():
+                return ""
+    return "anonymous"

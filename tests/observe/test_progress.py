@@ -1,5 +1,7 @@
 import io
 import re
+import sys
+import types
 
 import pytest
 
@@ -40,6 +42,33 @@ def test_a_plain_line_shows_steps_loss_speed_bytes_and_time_left():
     )
     assert stream.getvalue().splitlines()[1].startswith("phase 2 of 4: 80 of 80 steps (100%)")
     assert "left" not in stream.getvalue().splitlines()[1]
+
+
+def test_a_notebook_has_one_output_that_changes(monkeypatch):
+    shown = []
+
+    class Handle:
+        def update(self, content, raw):
+            shown.append(content)
+
+    def display(content, raw, display_id):
+        Handle().update(content, raw)
+        return Handle()
+
+    module = types.SimpleNamespace(display=display)
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(display=module))
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    stream = type("OutStream", (io.StringIO,), {"__module__": "ipykernel.iostream"})()
+    with Progress("base", 100, stream=stream) as progress:
+        progress.begin("train <b> path 0")
+        progress.advance(40, loss=4.8)
+        for number in range(9):
+            progress.say(f"event {number}")
+    assert stream.getvalue() == ""
+    assert '<progress value="40" max="100">' in shown[-1]["text/html"]
+    assert "train &lt;b&gt; path 0 · loss 4.800" in shown[-1]["text/html"]
+    lines = [f"event {number}" for number in range(5, 9)]
+    assert shown[-1]["text/plain"].splitlines()[1:] == lines
 
 
 def test_plain_lines_come_every_ten_seconds_and_once_at_the_end():

@@ -374,6 +374,28 @@ def test_another_s3_is_named_by_the_environment_only(store, monkeypatch):
     assert not {"test"} & {str(value) for value in amazon.values()}, "no credentials in there"
 
 
+def test_where_there_are_no_credentials_none_are_looked_for(monkeypatch, tmp_path):
+    """Looking writes five lines of C++ before the sentence about credentials."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_CONFIG_FILE", *remote_file.AWS_TOKENS):
+        monkeypatch.delenv(name, raising=False)
+    machine = tmp_path / "sys_vendor"
+    machine.write_text("QEMU\n")
+    monkeypatch.setattr(remote_file, "AMAZON_NAMES", [machine, tmp_path / "none"])
+    assert remote_file._credentials() == "anonymous"
+    machine.write_text("Amazon EC2\n")
+    assert remote_file._credentials() == "", "the machine has a role"
+    machine.unlink()
+    monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", "http://169.254.170.23/")
+    assert remote_file._credentials() == ""
+    monkeypatch.delenv("AWS_CONTAINER_CREDENTIALS_FULL_URI")
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").touch()
+    assert remote_file._credentials() == "", "a profile, or single sign-on"
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "k")
+    assert remote_file._credentials() == "environment"
+
+
 def test_reading_a_copy_marks_it_as_used(store):
     receipts = [store.here.write_bytes("k", "bin", bytes([number])) for number in range(2)]
     name = "snapshots/modular/0000/000001-1"

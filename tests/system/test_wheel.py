@@ -1,6 +1,7 @@
 """A wheel, installed where there is no checkout: configs by name, a run, and its commit."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -90,6 +91,19 @@ def test_it_trains_a_shipped_config_by_name_and_a_copy_of_one(bare):
     assert "modular_best_path" in bare.dipaco("train", "toy", "--run", "runs/toy")
     said = bare.python("-c", "import dipaco; print(repr(dipaco.open('runs/toy')))")
     assert said.startswith("toy, seed 0, in runs/toy: finished")
+
+
+def test_what_is_not_installed_is_named_by_packages_that_an_index_has(bare):
+    """A clone names itself and the extra. No index has dipaco."""
+    code = """
+from dipaco.errors import EXTRAS, ExtraMissing
+for extra in {*EXTRAS.values(), "tpu-compile"}:
+    print(ExtraMissing(feature="This", package="it", extra=extra))
+"""
+    said = bare.python("-c", code).splitlines()
+    assert "`pip install 'psycopg[binary]>=3.2'`." in " ".join(said)
+    assert [each for each in said if not re.search(r"`pip install '?[a-z]", each)] == []
+    assert [each for each in said if "dipaco" in each] == []
 
 
 def test_a_wheel_of_a_source_distribution_says_the_same_commit(checkout, bare, tmp_path):

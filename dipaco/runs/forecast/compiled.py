@@ -30,13 +30,14 @@ import dipaco.model
 import dipaco.runs.forecast
 from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
+from dipaco.errors import ExtraMissing
 from dipaco.files import digest_of, make_folder, write_atomically
 from dipaco.model import inference
 from dipaco.model.cache import describe_cache
 from dipaco.model.config import ModelConfig
 from dipaco.model.kernels import compiling_for, target_devices
 from dipaco.model.spec import describe
-from dipaco.runs.errors import NoCompiler, UnknownDevice
+from dipaco.runs.errors import UnknownDevice
 from dipaco.runs.forecast.devices import Device
 from dipaco.runs.forecast.hlo import moved_bytes
 from dipaco.runs.forecast.memory import step_flops
@@ -71,14 +72,15 @@ def devices_of(device: Device) -> Sequence[jax.Device]:
     """Descriptions of the devices of a slice of TPUs.
 
     Raises:
-      NoCompiler: the compiler is not installed.
+      ExtraMissing: the compiler is not installed.
       UnknownDevice: it knows no such slice.
     """
     os.environ.update(ONLY_COMPILES)
     from jax.experimental import topologies
 
     if not _version("libtpu"):
-        raise NoCompiler(name=device.name)
+        feature = f"`--device {device.name}`"
+        raise ExtraMissing(feature=feature, package="libtpu", extra="tpu-compile")
     try:
         return topologies.get_topology_desc(platform="tpu", topology_name=device.topology).devices
     except jax.errors.JaxRuntimeError:
