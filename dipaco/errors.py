@@ -49,6 +49,7 @@ EXTRAS = {  # the smallest extra that brings a package, by the package's name in
     "gguf": "gguf",
     "ray": "ray",
     "datasets": "datasets",
+    "shtab": "completion",
 }
 
 

@@ -13,8 +13,10 @@ from dipaco.cli import (
     ablate,
     begin,
     clean,
+    completion,
     config,
     dashboard,
+    doctor,
     evaluate,
     export,
     generate,
@@ -55,6 +57,7 @@ VERBS = {
     "evaluate": evaluate,
     "export": export,
     "config": config,
+    "doctor": doctor,
     "begin": begin,
     "launch": launch,
     "scale": scale,
@@ -71,6 +74,7 @@ VERBS = {
     "rollback": rollback,
     "clean": clean,
     "upgrade": upgrade,
+    "completion": completion,
 }
 
 DESCRIPTION = """\
@@ -101,6 +105,7 @@ def parser() -> argparse.ArgumentParser:
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB")
     for name, verb in VERBS.items():
         verb.add_arguments(verbs.add_parser(name, help=verb.HELP, description=verb.__doc__))
+    verbs.choices["completion"].set_defaults(completed=top)
     return top
 
 

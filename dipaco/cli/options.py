@@ -34,12 +34,12 @@ TRACKERS = {  # the trackers of `observe.trackers`
 CONFIG_HELP = "a file with a function `run()`, or the name of a shipped config: `quickstart`"
 
 
-def add_run(parser: argparse.ArgumentParser) -> None:
+def add_run(parser: argparse.ArgumentParser, *, is_required: bool = True) -> None:
     """`--run`, as an `Address`."""
     parser.add_argument(
         "--run",
         type=Address.parse,
-        required=True,
+        required=is_required,
         metavar="RUN",
         help="the run's folder, or s3://BUCKET/NAME, gs://BUCKET/NAME",
     )

@@ -68,6 +68,10 @@ class Ledger:
         """The rows of a statement of another room (`dashboard/*.sql`), which reads only."""
         return self._database.select(text, **values)
 
+    def wall_clock(self) -> float:
+        """The wall clock of the database's machine, in seconds."""
+        return self._database.rows("wall_clock")[0][0]
+
     def start(self, meta: dict[str, str], slices: int = 0) -> None:
         """Starts a run: stores its values, and makes its first tasks due, one for each slice of its
         text. 0 = the text is prepared already.

@@ -104,10 +104,8 @@ def _draw_curves(axes: "Axes", report: Report) -> None:
     ends = sorted(set(ends))
     if len(ends) > 1 and 0 < LOG_FROM * ends[-2] < ends[-1]:
         log_ticks(axes, "x", ends)
-    title = ", ".join(
-        [report.name, *(f"seed {seed}" for seed in sorted({row.seed for row in report.rows}))]
-    )
-    tidy(axes, title)
+    of_run = [f": {report.name}, seed {row.seed}" for row in report.rows[:1]]
+    tidy(axes, f"Learning{''.join(of_run)}")
     axes.set(xlabel="inner steps of one path", ylabel="test perplexity")
     name_beside(axes)
 

@@ -191,7 +191,7 @@ class _NotebookBar:
     """The bar of a notebook: one output that changes, with the newest lines below it."""
 
     def __init__(self, title: str, total_steps: int, done_steps: int):
-        from IPython.display import display  # ty: ignore[unresolved-import]
+        from IPython.display import display  # ty: ignore[import-not-found]
 
         self._title, self._at = title, (done_steps, total_steps, [])
         self._lines: collections.deque[str] = collections.deque(maxlen=NOTEBOOK_LINES)

@@ -1,17 +1,21 @@
 """The command line as a whole: help, settings, bad numbers, and output that cannot be written."""
 
 import argparse
+import contextvars
 import io
+import json
 import os
 import pwd
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from dipaco import stopping
 from dipaco.caches import cache_folder
 from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import _refuse, _write_any_text, main, parser
@@ -270,3 +274,36 @@ def test_a_run_without_its_option_is_told_the_option(here):
     assert says in here("inspect", "runs/quickstart").err
     for words in (("train", "quickstart"), ("generate", "--prompt", "x")):
         assert "arguments are required: --run" in here(*words).err, words
+
+
+def test_a_doctor_says_what_works_and_what_does_not(here, tmp_path, monkeypatch):
+    monkeypatch.setattr(stopping, "_patience", contextvars.ContextVar("patience", default=0.1))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = here("doctor", "--json", "--run", tmp_path / "new" / "run", "--port", port)
+        found = json.loads(ended.out)
+        bad = [each["name"] for each in found["findings"] if not each["is_good"]]
+        assert (ended.code, found["is_good"], bad) == (4, False, [f"port {port}"])
+    assert list(tmp_path.iterdir()) == [], "it leaves nothing behind"
+    said = here("doctor", "--port", port, "--database", "postgresql://127.0.0.1:1/none")
+    assert said.code == 4
+    assert len(said.out.splitlines()) <= 24
+    assert "\nBAD  database  DatabaseUnreachable" in said.out
+    assert f"\nok   port {port}" in said.out
+
+
+def test_a_doctor_writes_lists_and_clears_a_bucket_and_a_database(here, bucket, postgresql_server):
+    at = ("--run", f"{bucket.url}/run", "--database", postgresql_server.url)
+    found = json.loads(here("doctor", "--json", *at).out)
+    says = {each["name"]: each for each in found["findings"]}
+    assert says["bucket"]["is_good"], says
+    assert says["database"]["is_good"], says
+
+
+def test_a_shell_completes_verbs_and_options(here):
+    pytest.importorskip("shtab", reason="the extra `completion` is not installed")
+    for shell in ("bash", "zsh"):
+        said = here("completion", shell)
+        assert said.code == 0
+        for word in ("train", "doctor", "--database"):
+            assert word in said.out

@@ -627,6 +627,9 @@ SELECT path FROM trained WHERE arm = :arm AND phase = :phase;
 -- move_snapshot: Changes the name of a snapshot that was written again.
 UPDATE trained SET name = :name WHERE arm = :arm AND path = :path AND phase = :phase;
 
+-- wall_clock: Tells the wall clock of the database's machine.
+SELECT :wall;
+
 -- losses: Lists the losses of every inner step of an arm, path by path.
 SELECT path, losses FROM trained WHERE arm = :arm ORDER BY path, phase;
 
