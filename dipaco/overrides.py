@@ -33,6 +33,7 @@ from dipaco.topology import Topology, grid
 from dipaco.topology.grids import MOST_PATHS, experts_of, num_blocks
 
 LARGEST = 2**63 - 1  # the largest whole number that a float and a database can have
+MOST_NAME_BYTES = 100  # of a row, which is a folder
 GRID_EXPECTED = (
     "a grid of levels and their modules, as in topology=2x3 (two levels, of 2 and of 3 modules), "
     f"2x2x2 or 4, with at most {MOST_PATHS:,} paths"
@@ -92,11 +93,12 @@ def load_sweep(file: Path, overrides: Sequence[str] = ()) -> dict[str, RunConfig
         )
     folders: dict[str, str] = {}
     for name, config in rows.items():
-        if not isinstance(name, str) or not re.fullmatch(r"\w[\w .+-]*", name):
+        is_text = isinstance(name, str) and len(name.encode()) <= MOST_NAME_BYTES
+        if not is_text or not re.fullmatch(r"\w[\w .+-]*", name):
             raise BadSweep(
                 file=file,
                 problem=f"`{name}` cannot name a row: use letters, digits, spaces and _ . + -, "
-                "a letter or digit first",
+                f"a letter or digit first, {MOST_NAME_BYTES} bytes at most",
             )
         if re.search(r"_(best_path|every_\d+|by_\w+|ensemble(_2|_renewed)?)$", name):
             raise BadSweep(

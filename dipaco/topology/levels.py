@@ -26,10 +26,10 @@ class Level:
     paths; 0 (`PER_PATH`) = one for each path."""
 
     def __post_init__(self):
-        if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", self.name):
             raise BadTopology(
                 problem=f"`{self.name}` cannot name a level. Use lower-case letters, digits and _, "
-                "a letter first."
+                "a letter first, 64 at most."
             )
         if self.experts < 0:
             raise BadTopology(

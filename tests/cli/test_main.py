@@ -17,6 +17,7 @@ import pytest
 
 from dipaco import stopping
 from dipaco.caches import cache_folder
+from dipaco.cli import status
 from dipaco.cli.errors import OutputNotLocal
 from dipaco.cli.main import _refuse, _write_any_text, main, parser
 from dipaco.cli.options import output_path
@@ -198,6 +199,15 @@ def test_devices_that_are_not_there_are_a_sentence(config_file, tmp_path, platfo
     last = ended.stderr.strip().splitlines()[-1]
     assert last.startswith(f"NoDevice: JAX has no devices of {platform} here: ")
     assert "Traceback" not in ended.stderr
+
+
+def test_a_defect_of_the_program_is_not_called_missing_devices(monkeypatch):
+    def defect(_):
+        raise RuntimeError("a defect")
+
+    monkeypatch.setattr(status, "run", defect)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main(["status", "--run", "x"])
 
 
 def test_without_docstrings_an_error_says_its_values(monkeypatch):

@@ -165,6 +165,7 @@ BAD_SWEEPS = [
     ('"a": tiny(), "a": diloco()', "", "BadSweep: .*names the row `a` twice"),
     ('"a b": tiny(), "A_b": diloco()', "", "rows `a b` and `A_b` would share a folder"),
     ('"a/b": tiny()', "", "`a/b` cannot name a row"),
+    ('"\u05d0" * 51: tiny()', "", "cannot name a row: .* 100 bytes at most"),
     ('"a": tiny(), "a_best_path": diloco()', "", "`a_best_path` has a name that the table"),
     ('"a_every_16": tiny()', "", "`a_every_16` has a name that the table gives"),
     ('"a": 3', "", "its row `a` is int, not RunConfig"),

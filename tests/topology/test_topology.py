@@ -124,6 +124,7 @@ def test_a_part_that_the_model_lacks_is_named_with_those_it_has():
         (lambda: (Level(name="a", parts=("embed",)), Level(name="a")), "Two levels are called `a`"),
         (lambda: (Level(name="A", parts=("embed",)),), "`A` cannot name a level"),
         (lambda: (Level(name="a/b", parts=("embed",)),), "cannot name a level"),
+        (lambda: (Level(name="a" * 65, parts=("embed",)),), "64 at most"),
         (lambda: (Level(name="a", parts=("embed",), experts=-1),), "has -1 experts"),
         (lambda: (Level(name="a", parts=("embed", "embed")),), "names a part twice"),
     ],
