@@ -12,16 +12,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
-from jax.extend.core import Var, jaxprs_in_params
+from jax.extend.core import jaxprs_in_params
 from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import SingleDeviceSharding
 
@@ -54,6 +53,7 @@ ONLY_COMPILES = {
     "TPU_WORKER_HOSTNAMES": "localhost",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
+KEEPS_PROGRAMS = "jax_enable_compilation_cache"
 SOURCES = (dipaco.model, dipaco.inner, dipaco.runs.forecast)
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -94,13 +94,13 @@ def _only_compiling() -> Generator[None]:
     JAX keeps no program, since it reads none again for devices that are not here.
     """
     flags = os.environ.pop("XLA_FLAGS", None)
-    keeps = jax.config.read("jax_enable_compilation_cache")
-    jax.config.update("jax_enable_compilation_cache", False)
+    keeps = getattr(jax.config, KEEPS_PROGRAMS)
+    jax.config.update(KEEPS_PROGRAMS, False)
     compilation_cache.reset_cache()  # JAX looks at the setting once.
     try:
         yield
     finally:
-        jax.config.update("jax_enable_compilation_cache", keeps)
+        jax.config.update(KEEPS_PROGRAMS, keeps)
         compilation_cache.reset_cache()
         if flags is not None:
             os.environ["XLA_FLAGS"] = flags
@@ -215,8 +215,7 @@ def _compiled(make: Callable[[], Lowered], model_flops: float | None) -> Needs:
     program, arguments, num_devices = make()
     traced = program.trace(*arguments)
     needed, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.out_avals))
-    constants = dict(zip(needed.constvars, traced.jaxpr.consts, strict=True))
-    flops, moved = flops_of(needed, constants), None
+    flops, moved = flops_of(needed), None
     try:
         compiled = traced.lower().compile()
     except jax.errors.JaxRuntimeError as error:
@@ -242,37 +241,30 @@ def _compiled(make: Callable[[], Lowered], model_flops: float | None) -> Needs:
     )
 
 
-def flops_of(jaxpr: Any, known: Mapping[Any, Any]) -> float:
-    """Floating point operations of all products of a program, on all devices.
-
-    Args:
-      known: values of its variables, as far as they are constants.
-    """
+def flops_of(jaxpr: Any) -> float:
+    """Floating point operations of all products of a program, on all devices."""
     total = 0.0
     for equation in jaxpr.eqns:
-        params, given, times = equation.params, equation.invars, 1.0
+        params, times = equation.params, 1.0
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = params["dimension_numbers"]
-            left, result = given[0].aval.shape, equation.outvars[0].aval.shape
+            left, result = equation.invars[0].aval.shape, equation.outvars[0].aval.shape
             total += 2 * math.prod(result) * math.prod(left[axis] for axis in contracted)
         elif equation.primitive.name == "scan":
             times = params["length"]
         elif equation.primitive.name == "pallas_call":
-            times = math.prod(params["grid_mapping"].grid) * _unmasked(equation, known)
+            times = math.prod(params["grid_mapping"].grid) * _unmasked(equation)
         elif equation.primitive.name == "shard_map":
             times = params["mesh"].size
-        for inner in jaxprs_in_params(params):
-            pairs = zip(inner.invars, given, strict=True) if len(inner.invars) == len(given) else ()
-            passed = {
-                name: known[each] for name, each in pairs if isinstance(each, Var) and each in known
-            }
-            total += times * flops_of(inner, passed)
+        total += times * sum(map(flops_of, jaxprs_in_params(params)))
     return total
 
 
-def _unmasked(kernel: Any, known: Mapping[Any, Any]) -> float:
-    """The share of a kernel's blocks that it computes. Splash attention's second argument has a 0
-    for each that its mask leaves out.
-    """
-    is_splash = str(kernel.params["name"]).startswith("splash_mha")
-    return float(np.mean(np.asarray(known[kernel.invars[1]]) > 0)) if is_splash else 1.0
+def _unmasked(kernel: Any) -> float:
+    """The share of a kernel's blocks that it computes."""
+    if not str(kernel.params["name"]).startswith("splash_mha"):
+        return 1.0
+    from dipaco.model.splash import unmasked_blocks
+
+    queries = kernel.invars[kernel.params["grid_mapping"].num_index_operands]
+    return unmasked_blocks(queries.aval.shape[-2])
