@@ -89,6 +89,8 @@ def test_outside_of_imports_what_was_begun_is_put_in_order(tmp_path, config_file
         ("train toy --run r", True),
         ("worker --run r", True),
         ("export --run r --all --out o", True),
+        ("generate --run r --batch=f --out o", True),
+        ("generate --run r --prompt x", False),
         ("evaluate --run r --documents d", False),
         ("dashboard --run r", False),
         ("status --run r --watch", False),

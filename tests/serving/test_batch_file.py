@@ -1,5 +1,6 @@
 """A file of requests: each line is answered as at HTTP, a bad one with an error, none twice."""
 
+import functools
 import json
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.cli.main import main
+from dipaco.serving import service as services
 from dipaco.serving.http import batch_file
 from dipaco.serving.http.app import make_app
 
@@ -113,11 +115,12 @@ def test_a_full_server_is_asked_again(service, tmp_path):
     assert all(len(row["response"]["body"]["choices"]) == most for row in rows_of(out))
 
 
-@pytest.mark.slow
 def test_the_command_answers_a_file_once_and_names_options_that_lines_have(
-    tiny, command_cache, tmp_path, monkeypatch, capsys
+    tiny, limits, command_cache, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
+    few = functools.partial(services.ServiceSettings, limits=limits)
+    monkeypatch.setattr(services, "ServiceSettings", few)
     given, out = tmp_path / "given.jsonl", tmp_path / "out.jsonl"
     given.write_text("\n".join(GOOD))
     command = ["generate", "--run", str(tiny.folder), "--batch", str(given), "--out", str(out)]

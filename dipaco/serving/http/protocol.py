@@ -121,8 +121,10 @@ class CompletionRequest(CommonRequest):
 class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
     """A part of a message. Only text is supported."""
 
-    type: Literal["text"]
+    type: Literal["text", "input_text", "output_text"]  # the latter two at /v1/responses
     text: str
+    annotations: NoItems | None = None
+    logprobs: NoItems | None = None
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):

@@ -17,12 +17,10 @@ from dipaco.serving.http.protocol import (
     ChatRequest,
     CommonRequest,
     JsonSchema,
-    NoItems,
     ObjectFormat,
     SchemaFormat,
     StreamOptions,
     TextFormat,
-    TextPart,
     Usage,
 )
 from dipaco.serving.http.responses import event_bytes, usage_of
@@ -30,22 +28,10 @@ from dipaco.serving.http.responses import event_bytes, usage_of
 STATE = ("previous_response_id", "conversation", "store", "background")
 
 
-class InputText(Struct, kw_only=True, forbid_unknown_fields=True):
-    """A part of a message. One of an earlier answer may come back as it was sent."""
+class InputMessage(ChatMessage, kw_only=True):
+    """One message of a conversation. An earlier answer comes back as it was sent."""
 
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: NoItems | None = None
-    logprobs: NoItems | None = None
-
-
-class InputMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[InputText]
     type: Literal["message"] | None = None
-    # Fields of an earlier answer, accepted and ignored.
     id: str | None = None
     status: str | None = None
     phase: str | None = None
@@ -120,17 +106,11 @@ class ResponsesReply(Struct, kw_only=True):
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "in_progress"
     error: dict[str, str] | None = None
     incomplete_details: dict[str, str] | None = None
-    instructions: str | None
-    max_output_tokens: int | None
-    temperature: float | None
-    top_p: float | None
     output: list[OutputMessage] = []
     usage: ResponsesUsage | None = None
     path: int | None = None  # null until it is known
     metadata: dict[str, str]
     store: Literal[False] = False
-    previous_response_id: None = None
-    truncation: Literal["disabled"] = "disabled"
     parallel_tool_calls: bool = False
     tool_choice: Literal["none"] = "none"
     tools: list[Any] = []
@@ -149,13 +129,12 @@ def chat_of(body: ResponsesRequest) -> ChatRequest:
     if body.instructions:
         given = [InputMessage(role="system", content=body.instructions), *given]
     common = {name: getattr(body, name) for name in CommonRequest.__struct_fields__}
-    if body.text is not None and body.text.format is not None:
-        wanted = body.text.format
+    if body.text is not None and (wanted := body.text.format) is not None:
         is_schema = isinstance(wanted, NamedSchema)
         common["response_format"] = SchemaFormat(json_schema=wanted) if is_schema else wanted
     return ChatRequest(
         **common,
-        messages=[ChatMessage(role=each.role, content=_content(each)) for each in given],
+        messages=list(given),
         max_tokens=body.max_output_tokens,
         tools=body.tools,
         tool_choice=body.tool_choice,
@@ -169,12 +148,6 @@ def check_stateless(name: str, value: object) -> None:
         raise ApiError(400, f"{problem} as `input`.", param=name, code="invalid_value")
 
 
-def _content(message: InputMessage) -> str | list[TextPart]:
-    if isinstance(message.content, str):
-        return message.content
-    return [TextPart(type="text", text=part.text) for part in message.content]
-
-
 class ResponsesFormat:
     """The format of an answer at /v1/responses."""
 
@@ -184,10 +157,6 @@ class ResponsesFormat:
             created_at=int(time.time()),
             model=body.model,
             system_fingerprint=release,
-            instructions=body.instructions,
-            max_output_tokens=body.max_output_tokens,
-            temperature=1.0 if body.temperature is None else body.temperature,
-            top_p=1.0 if body.top_p is None else body.top_p,
             metadata=body.metadata or {},
         )
         self._message = OutputMessage(
