@@ -4,12 +4,10 @@ import asyncio
 import contextlib
 import gzip
 import json
-import signal
 import socket
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -31,7 +29,6 @@ from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.upstreams import Upstreams, read_router, read_targets
-from tests.support.server_process import Server
 from tests.support.serving_rig import error_of
 
 JSON = {"Content-Type": "application/json"}
@@ -544,42 +541,3 @@ def test_a_cell_answers_for_its_paths_by_name_only(cells):
         assert cell.post("/v1/completions", json=both | {"path": 2}).status_code == 200
         waiting = 'vllm:num_requests_waiting{engine="0",model_name="toy"} 0.0'
         assert waiting in cell.get("/metrics").text
-
-
-@pytest.mark.slow
-def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
-    tiny, command_cache, tmp_path, client, prompts
-):
-    """Five processes: a router before four cells, each of which has every path."""
-    given = [BODY | {"prompt": prompts[n % len(prompts)], "max_tokens": 16} for n in range(40)]
-    wanted = [client.post("/v1/completions", json=body).json()["choices"] for body in given]
-    with contextlib.ExitStack() as stack:
-
-        def begin(*options):
-            server = Server(tiny.folder, command_cache, *options)
-            stack.callback(server.end)
-            stack.callback(server.process.kill)
-            return server
-
-        four = [begin("--rows", "2", "--paths", "0-3") for _ in range(4)]
-        urls = [f"{{url: http://127.0.0.1:{cell.port}}}" for cell in four]
-        (tmp_path / "cells.yaml").write_text(f"0-3: [{', '.join(urls)}]")
-        router = begin("--upstream", str(tmp_path / "cells.yaml"))
-
-        def ask(body):
-            url = f"http://127.0.0.1:{router.port}/v1/completions"
-            answer = httpx.post(url, json=body, timeout=120)
-            assert answer.status_code == 200, answer.text
-            answers.append(body)
-            return answer.json()["choices"]
-
-        answers = []
-        with ThreadPoolExecutor(8) as pool:
-            asked = [pool.submit(ask, body) for body in given]
-            wait(lambda: len(answers) >= 5)
-            four[0].process.kill()
-            assert len(answers) < 40
-            assert [each.result() for each in asked] == wanted
-        router.process.send_signal(signal.SIGTERM)
-        assert router.end() == 0
-    assert "Traceback" not in router.stderr

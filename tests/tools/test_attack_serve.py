@@ -1,8 +1,9 @@
-"""Hostile clients against a server of the tiny run, in the smallest form."""
+"""Hostile clients, and a cell that is killed, against servers of the tiny run: smallest forms."""
 
 import json
 
 import attack_serve
+import lose_cell
 import pytest
 
 
@@ -16,6 +17,19 @@ def test_a_victim_waits_for_no_hostile_client(tiny, command_cache, monkeypatch, 
     assert (code, found["problems"]) == (0, [])
     assert found["rows"].keys() == attack_serve.ROWS.keys()
     assert set(found["rows"]["ids"]["answers"]) <= {"400", "left"}
+
+
+@pytest.mark.slow
+def test_no_answer_is_lost_when_a_cell_is_killed_under_load(
+    tiny, command_cache, monkeypatch, capsys
+):
+    """Seven processes: one alone, then a router before four cells."""
+    monkeypatch.setenv("DIPACO_CACHE", str(command_cache))
+    given = ["--run", str(tiny.folder), "--requests", "90", "--at-once", "8", "--rows", "2"]
+    code = lose_cell.main(given)
+    found = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (code, found["lost"], found["other_texts"]) == (0, 0, 0)
+    assert set(found["answers"]) <= {"whole", "broken off"}
 
 
 def test_a_row_that_is_not_there_is_a_sentence(tmp_path, capsys):
