@@ -80,7 +80,6 @@ class Quorums:
             # The locks that a contribution's commit takes too. Each changes several rows.
             rows = database.rows("in_grace")
             database.lock(*(of_contributions(arm, module) for arm, module in rows))
-            database.rows("lock_waiting")
             for of in arms:
                 database.change("restart_grace", **of)
             tasks = [Task("outer", *row) for row in database.rows("end_grace", epoch=epoch)]
