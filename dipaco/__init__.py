@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dipaco.library.opened import OpenedRun, open
+    from dipaco.library.opened import OpenedRun, compare, open
     from dipaco.library.training import run
     from dipaco.overrides import load_config
     from dipaco.runs.rules import Rules
@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 __version__ = "0.4.0"
 
 _HOMES = {
+    "compare": "dipaco.library.opened",
     "open": "dipaco.library.opened",
     "run": "dipaco.library.training",
     "OpenedRun": "dipaco.library.opened",
     "Rules": "dipaco.runs.rules",
     "load_config": "dipaco.overrides",
 }
-__all__ = ["OpenedRun", "Rules", "load_config", "open", "run"]
+__all__ = ["OpenedRun", "Rules", "compare", "load_config", "open", "run"]
 
 
 def __getattr__(name: str) -> Any:

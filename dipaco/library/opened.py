@@ -1,5 +1,6 @@
 """An opened run for use from Python: its results, its release, its modules, its text."""
 
+import contextlib
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,10 +20,10 @@ from dipaco.library.errors import (
     RunOfOtherThread,
     RunUnfinished,
 )
-from dipaco.library.report import OpenedSweep, Picture, RunReport
+from dipaco.library.report import Comparison, OpenedSweep, Picture, RunReport
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.plural import counted
-from dipaco.runs.opening import open_run
+from dipaco.runs.opening import difference, open_run
 from dipaco.runs.reading.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
@@ -69,6 +70,26 @@ def open(folder: Path | str, *, arm: str = "modular", phase: int | None = None) 
         run.ledger.close()
         raise
     return OpenedRun(run, arm, phase)
+
+
+def compare(a: "OpenedRun | Path | str", b: "OpenedRun | Path | str") -> Comparison:
+    """The tables of two finished runs, row by row, and the settings in which they differ.
+
+    Raises:
+      RunUnfinished, and the errors of `open` for a folder.
+    """
+    with contextlib.ExitStack() as stack:
+        runs = [
+            each if isinstance(each, OpenedRun) else stack.enter_context(open(each))
+            for each in (a, b)
+        ]
+        differs = difference(*(run.config for run in runs))
+        notes = [f"From a to b: {differs}." if differs else "All settings are the same."]
+        one, other = (run._run.stage("prepare").artifacts["corpus"].digest for run in runs)
+        if one != other:
+            notes.append("Text or tokenizer differ: bits per byte compare tokenizers of one text.")
+        by = "perplexity" if one == other else "bits_per_byte"
+        return Comparison(*(run.report for run in runs), notes, by)
 
 
 class OpenedRun:

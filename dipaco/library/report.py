@@ -10,6 +10,7 @@ from typing import Any
 from dipaco.evaluation.errors import BadReport
 from dipaco.evaluation.tables import (
     Report,
+    columns_as_markdown,
     columns_as_text,
     notes_as_markdown,
     num_bytes,
@@ -21,6 +22,7 @@ from dipaco.files import translate_os_errors
 from dipaco.library.errors import PandasMissing, PictureUnwritable, SweepUnfinished
 from dipaco.store.layout import SweepLayout
 
+FIGURES = ("perplexity", "bits_per_byte")  # of a comparison
 PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
@@ -128,6 +130,40 @@ class OpenedSweep(Records):
 
     def _repr_markdown_(self) -> str:
         return self._markdown
+
+
+class Comparison(Records):
+    """Rows of two runs under the same names: `perplexity` and `bits_per_byte` of both. `change`
+    says by what share the second one's is higher, in `by`.
+    """
+
+    def __init__(self, one: RunReport, other: RunReport, notes: list[str], by: str):
+        names = [name for name in one.names if name in other]
+        rows = []
+        for name in names:
+            pairs = {field: (one[name][field], other[name][field]) for field in FIGURES}
+            first, second = pairs[by]
+            rows.append({"name": name, **pairs, "change": second / first - 1})
+        super().__init__(rows, notes)
+        self.by = by
+
+    def _columns(self) -> tuple[list[str], list[list[str]]]:
+        heads = ["row", *(f"{field.replace('_', ' ')} of {n}" for field in FIGURES for n in "ab")]
+        lines = [
+            [
+                row["name"],
+                *(f"{value:.3f}" for field in FIGURES for value in row[field]),
+                f"{row['change']:+.1%}",
+            ]
+            for row in self.rows
+        ]
+        return [*heads, f"change of {self.by.replace('_', ' ')}"], lines
+
+    def __repr__(self) -> str:
+        return "\n".join([columns_as_text(*self._columns()), *self.notes])
+
+    def _repr_markdown_(self) -> str:
+        return f"{columns_as_markdown(*self._columns())}\n\n{notes_as_markdown(self.notes)}"
 
 
 class Picture:

@@ -1,5 +1,6 @@
 """`dipaco.open` gives what the verbs of the command line print, from the same functions."""
 
+import dataclasses
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from dipaco.library.errors import (
     RunUnfinished,
 )
 from dipaco.library.opened import OpenedRun
+from dipaco.library.report import Comparison, RunReport
 from dipaco.plural import counted
 from dipaco.runs.errors import NoSuchArm, NoSuchRun
 from dipaco.runs.opening import reading
@@ -50,6 +52,27 @@ def test_its_repr_says_what_it_is_and_how_good(opened, tiny):
     assert "4 modules of" in sizes
     assert "release of phase 2" in results
     assert "modular " in results
+
+
+def test_two_runs_are_compared_row_by_row(tiny, opened):
+    same = library.compare(tiny.folder, opened)
+    assert {row["change"] for row in same.rows} == {0}
+    assert (same.notes, same.by) == (["All settings are the same."], "perplexity")
+    report = opened.report
+    rows = [
+        dataclasses.replace(row, perplexity=9.0, bits_per_byte=2 * row.bits_per_byte)
+        for row in report.content.rows
+        if row.name != "dense"
+    ]
+    other = RunReport(dataclasses.replace(report.content, rows=rows))
+    found = Comparison(report, other, ["inner.steps differs"], "bits_per_byte")
+    assert "dense" not in found
+    assert found["modular"]["perplexity"] == (report["modular"]["perplexity"], 9.0)
+    assert found["modular"]["change"] == pytest.approx(1.0)
+    assert "+100.0%" in repr(found)
+    assert "| modular |" in found._repr_markdown_()
+    assert repr(found).endswith("inner.steps differs")
+    assert len(found.data_frame()) == len(rows)
 
 
 def test_a_run_begins_with_its_text_and_tokenizer(tiny):
