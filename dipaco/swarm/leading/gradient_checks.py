@@ -75,10 +75,8 @@ class _Check(NamedTuple):
 
 
 class GradientChecks:
-    """Checks of senders' gradients.
-
-    Args:
-      on_withheld: called with each reducer that does not show a part.
+    """Checks of senders' gradients. `on_withheld`: called with each reducer that does not show a
+    part.
     """
 
     def __init__(

@@ -39,13 +39,10 @@ OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]
 
 
 class SwarmGroup:
-    """The members, and the ledger of the current step.
-
-    Args:
-      on_banned: called with (certificate, session, reason, evidence) when a session is refused for
-        good. Evidence is given if the leader has found a lie, which locks the credential. Returns
-        the reasons of that certificate's refused sessions, this one included, or nothing if they
-        are not known.
+    """The members, and the ledger of the current step. `on_banned`: called with (certificate,
+    session, reason, evidence) when a session is refused for good. Evidence is given if the leader
+    has found a lie, which locks the credential. Returns the reasons of that certificate's refused
+    sessions, this one included, or nothing if they are not known.
     """
 
     def __init__(
@@ -261,11 +258,8 @@ class SwarmGroup:
     def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
         """True if a block that a member has computed counts.
 
-        `rows`: the rows of its step; None = the present step.
-
-        Raises:
-          SwarmRefuses: the block was never leased to it, or the result is impossible. The member is
-            banned.
+        `rows`: the rows of its step; None = the present step. Raises `SwarmRefuses`: the block was
+        never leased to it, or the result is impossible. The member is banned.
         """
         rows = rows or self.rows
         self._check(member, done, rows)
@@ -286,10 +280,8 @@ class SwarmGroup:
         leader before the peer was removed. `rows` as for `accept`.
 
         In both cases the sum holds gradients of this very step. Reducers check the values in a sum.
-        Here a peer only gets blocks that are free.
-
-        Raises:
-          SwarmRefuses: a result is impossible. The member is banned.
+        Here a peer only gets blocks that are free. Raises `SwarmRefuses`: a result is impossible.
+        The member is banned.
         """
         rows = rows or self.rows
         for one in done:

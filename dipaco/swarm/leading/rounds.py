@@ -36,11 +36,7 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
 from dipaco.swarm.planning.timing import Durations, round_seconds_of
 from dipaco.swarm.planning.track_records import PastRounds, holder_of
-from dipaco.swarm.training.slices import (
-    check_part,
-    fetch_mean,
-    push_part,
-)
+from dipaco.swarm.training.slices import check_part, fetch_mean, push_part
 from dipaco.swarm.training.state_holder import StateHolder
 
 # Shares of a step's time so far: a part that is not waited for is computed again.
@@ -60,10 +56,8 @@ class RoundOutcome(NamedTuple):
 
 
 class RoundFailed(Exception):
-    """A round is to be held again.
-
-    Args:
-      failed: member -> reason. Without any, a reducer was set aside.
+    """A round is to be held again. `failed`: member -> reason. Without any, a reducer was set
+    aside.
     """
 
     def __init__(self, failed: dict[str, str], not_finite: frozenset[str] = frozenset()):
@@ -125,10 +119,8 @@ class Rounds:
             self._news.set()
 
     def slice_to_forward(self, round_number: int, sender: str, reducer: str) -> Slice:
-        """The slice of a reducer to which a sender's part is to be passed on.
-
-        Raises:
-          SwarmRefuses: they do not belong to the present round.
+        """The slice of a reducer to which a sender's part is to be passed on. Raises
+        `SwarmRefuses`: they do not belong to the present round.
         """
         plan = self._plan_of(round_number, sender)
         for part in plan.slices:
@@ -292,10 +284,8 @@ class Rounds:
         return plan
 
     async def _all_bring(self, plan: RoundPlan, brought: Collection[str], reason: str) -> None:
-        """Waits until all senders have brought something.
-
-        Raises:
-          RoundFailed: some are gone, or did not bring it in time.
+        """Waits until all senders have brought something. Raises `RoundFailed`: some are gone, or
+        did not bring it in time.
         """
         deadline = time.monotonic() + max(plan.within_seconds, BRING_SECONDS)
         names = {one.name for one in plan.senders}
@@ -314,11 +304,7 @@ class Rounds:
     async def _all_means(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
     ) -> list[bytes]:
-        """The coded mean of every slice.
-
-        Raises:
-          RoundFailed: there is none of one, and why.
-        """
+        """The coded mean of every slice. Raises `RoundFailed`: there is none of one, and why."""
         everything = asyncio.gather(*gathering.values(), return_exceptions=True)
         for is_last in (False, True):
             await self._watch(plan, gathering, everything, time.monotonic() + plan.within_seconds)
@@ -376,10 +362,8 @@ class Rounds:
     async def _missing(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
     ) -> set[tuple[str, str]]:
-        """(sender, reducer) of each part that its reducer has not got.
-
-        Raises:
-          RoundFailed: a reducer does not answer, or misses none and gives no sum.
+        """(sender, reducer) of each part that its reducer has not got. Raises `RoundFailed`: a
+        reducer does not answer, or misses none and gives no sum.
         """
         expected = {one.name for one in plan.senders}
         missing: set[tuple[str, str]] = set()

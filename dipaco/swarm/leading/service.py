@@ -218,9 +218,7 @@ class LeaderService:
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
         self._group.changed.set()
         return WorkReply(
-            accepted=accepted,
-            is_parked=member.parked_since is not None,
-            **lease._asdict(),
+            accepted=accepted, is_parked=member.parked_since is not None, **lease._asdict()
         ), pack_rows(payload)
 
     async def _check(self, body: CheckRequest, request: PeerRequest) -> PeerReply:

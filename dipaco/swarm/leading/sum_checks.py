@@ -18,13 +18,7 @@ from dipaco.swarm.network.messages import Ack, RoundPlan, Slice, SliceRequest, d
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.checks import SHOWN, Evidence
 from dipaco.swarm.training.slices import Reducer, mean_of
-from dipaco.swarm.training.sum_sketch import (
-    BUCKETS,
-    has_sketch,
-    is_mean,
-    size_of,
-    sketch_of,
-)
+from dipaco.swarm.training.sum_sketch import BUCKETS, has_sketch, is_mean, size_of, sketch_of
 
 NOT_FINITE = "the gradient holds a NaN or an infinity"
 
@@ -113,10 +107,8 @@ class SumChecks:
     async def _search(
         self, plan: RoundPlan, number: int, part: Slice, content: bytes
     ) -> frozenset[str]:
-        """Senders whose part makes a mean not finite. None, if the mean is right after all.
-
-        Raises:
-          Lie, PEER_ERRORS.
+        """Senders whose part makes a mean not finite. None, if the mean is right after all. Raises
+        `Lie`, `PEER_ERRORS`.
         """
         decode, num_values = codec_of(plan.codec).decode, part.stop - part.start
         contents = {one.name: await self.part_of(plan, part, one.name) for one in plan.senders}

@@ -34,10 +34,8 @@ def parse(address: str) -> SocketAddress:
 
 
 def check_to_listen(address: str, announce: str | None) -> None:
-    """Checks, before anything is begun, a backbone's address and the host that it announces.
-
-    Raises:
-      BadAddress, BadSetting.
+    """Checks, before anything is begun, a backbone's address and the host that it announces. Raises
+    `BadAddress`, `BadSetting`.
     """
     parse(address)
     if announce is not None and not _is_host(announce):

@@ -121,11 +121,7 @@ CODECS = {
         "float16", _encode_half, _decode_half, lambda n: 4 + 2 * n, _half_rounding
     ),
     "int8": WireCodec(
-        "int8",
-        _encode_bytes,
-        _decode_bytes,
-        lambda n: 4 * num_blocks(n) + n,
-        _byte_rounding,
+        "int8", _encode_bytes, _decode_bytes, lambda n: 4 * num_blocks(n) + n, _byte_rounding
     ),
 }
 OF_MOMENTS = {  # keyed by the codec of the parameters

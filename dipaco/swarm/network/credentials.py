@@ -65,11 +65,7 @@ class Credential(NamedTuple):
 
 
 class Authority:
-    """Issues credentials for one run.
-
-    Args:
-      private_key: 32 bytes, secret.
-    """
+    """Issues credentials for one run. `private_key`: 32 bytes, secret."""
 
     def __init__(self, private_key: bytes):
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -82,10 +78,7 @@ class Authority:
         return secrets.token_bytes(32)
 
     def issue(self, name: str, role: str, now: float, days: float) -> Credential:
-        """A credential for one name, with a new key.
-
-        Args:
-          now: seconds, as time.time().
+        """A credential for one name, with a new key. `now`: seconds, as time.time().
 
         Raises:
           BadName: the name is not valid.
@@ -156,10 +149,7 @@ def authority_in(file: Path) -> Authority:
 
 def keys_folder() -> Path:
     """The folder of the organiser's signing keys: `dipaco/keys` in `$XDG_DATA_HOME` or in
-    `~/.local/share`.
-
-    Raises:
-      BadCredential: the user has no home.
+    `~/.local/share`. Raises `BadCredential`: the user has no home.
     """
     try:
         home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
@@ -260,10 +250,8 @@ class Verifier:
         self.locked: Mapping[str, str] = {}  # serial -> a sentence that says why
 
     def check(self, certificate: Certificate, sender: str) -> None:
-        """Checks who sends a message on a connection that this certificate has opened.
-
-        Raises:
-          MessageRefused: the reason is in it.
+        """Checks who sends a message on a connection that this certificate has opened. Raises
+        `MessageRefused`: the reason is in it.
         """
 
         def refused(reason: str) -> MessageRefused:

@@ -38,10 +38,8 @@ def difference(known: GroupState | None, new: GroupState) -> StateUpdate:
 
 
 def updated(known: GroupState | None, update: StateUpdate) -> GroupState:
-    """The state that an update describes.
-
-    Raises:
-      BadMessage: the update starts from another state than `known`.
+    """The state that an update describes. Raises `BadMessage`: the update starts from another state
+    than `known`.
     """
     if update.base == WHOLE:
         known = None

@@ -33,10 +33,8 @@ class Unproven:
 
     @contextlib.asynccontextmanager
     async def one(self, seconds: float, place: str) -> AsyncGenerator[None]:
-        """Admits one more, for so long.
-
-        Raises:
-          TimeoutError: it took longer, or too many came after it.
+        """Admits one more, for so long. Raises `TimeoutError`: it took longer, or too many came
+        after it.
         """
         async with asyncio.timeout(seconds) as limit:
             self._open.append((place, limit))
@@ -68,11 +66,7 @@ class OpenRequests:
 
     @contextlib.contextmanager
     def connection(self, serial: str) -> Generator[None]:
-        """Opens one more connection of a credential.
-
-        Raises:
-          SwarmRefuses: it has too many.
-        """
+        """Opens one more connection of a credential. Raises `SwarmRefuses`: it has too many."""
         most = min(MAX_CONNECTIONS, max(1, (file_limit() - OTHER_FILES) // SHARES))
         if self._connections[serial] >= most:
             reason = f"this credential has {most} connections open here: try again when some ended"
@@ -86,10 +80,8 @@ class OpenRequests:
                 del self._connections[serial]
 
     def note_session(self, serial: str, session: str) -> None:
-        """A session of a credential asks for something.
-
-        Raises:
-          SwarmRefuses: other sessions of that credential are too many.
+        """A session of a credential asks for something. Raises `SwarmRefuses`: other sessions of
+        that credential are too many.
         """
         now = time.monotonic()
         seen = {one: at for one, at in self._sessions[serial].items() if at > now - SESSION_SECONDS}

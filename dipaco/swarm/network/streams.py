@@ -239,9 +239,7 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
 
 
 @contextlib.asynccontextmanager
-async def side_by_side(
-    *turns: Awaitable[Any],
-) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
+async def side_by_side(*turns: Awaitable[Any]) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
     """Runs coroutines as tasks, and cancels the unfinished ones at the end of the block."""
     tasks = tuple(asyncio.ensure_future(turn) for turn in turns)
     try:

@@ -23,13 +23,7 @@ import msgspec
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadAddress, BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network.addresses import seen_address
-from dipaco.swarm.network.credentials import (
-    BACKBONE,
-    Certificate,
-    Credential,
-    Verifier,
-    printable,
-)
+from dipaco.swarm.network.credentials import BACKBONE, Certificate, Credential, Verifier, printable
 from dipaco.swarm.network.limits import LinkMeter, OpenRequests
 from dipaco.swarm.network.messages import Ack, DialBackRequest
 from dipaco.swarm.network.streams import (
@@ -91,10 +85,8 @@ Admits = Callable[[Any, PeerRequest], Awaitable[None]]  # raises the reason if i
 
 
 class Wire:
-    """Sends requests to peers, and handles theirs.
-
-    Args:
-      max_payload_bytes: a larger payload is refused unread. It may be changed at any time.
+    """Sends requests to peers, and handles theirs. `max_payload_bytes`: a larger payload is refused
+    unread. It may be changed at any time.
     """
 
     def __init__(
@@ -120,11 +112,8 @@ class Wire:
         *,
         admits: Admits | None = None,
     ) -> None:
-        """Routes later requests with this method to `handler`.
-
-        Args:
-          admits: asked before a payload is read, with the request without it. None: unchanged, and
-            new methods bring no payload.
+        """Routes later requests with this method to `handler`. `admits`: asked before a payload is
+        read, with the request without it. None: unchanged, and new methods bring no payload.
         """
         self._handlers[method] = body, handler
         if admits is not None:
@@ -255,10 +244,8 @@ class Wire:
                         await self._answer(writer, sender, handling)
 
     def _asked(self, header: Request, certificate: Certificate) -> tuple[Any, RequestHandler]:
-        """The body of a request, and its handler.
-
-        Raises:
-          BadMessage, MessageRefused, SwarmRefuses.
+        """The body of a request, and its handler. Raises `BadMessage`, `MessageRefused`,
+        `SwarmRefuses`.
         """
         self.verifier.check(certificate, header.sender)
         self._open_requests.note_session(certificate.serial, header.sender)
@@ -310,10 +297,8 @@ class Wire:
     async def _send(
         self, writer: asyncio.StreamWriter, header: bytes, payload: bytes | memoryview
     ) -> None:
-        """Sends a message. Its payload keeps to the link's limit.
-
-        Raises:
-          OSError: the peer does not take it.
+        """Sends a message. Its payload keeps to the link's limit. Raises `OSError`: the peer does
+        not take it.
         """
         started = time.monotonic()
         self.meter.charge("up", len(header))

@@ -60,10 +60,8 @@ class BlockLedger:
         now_seconds: float = 0.0,
         seconds_per_block: float = math.inf,
     ) -> Lease | None:
-        """Leases the first free blocks, at most `count`. None if no block is free.
-
-        Args:
-          now_seconds, seconds_per_block: the expected end of each block follows from these.
+        """Leases the first free blocks, at most `count`. None if no block is free. `now_seconds`,
+        `seconds_per_block`: the expected end of each block follows from these.
         """
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
         if not free or count < 1:
@@ -206,11 +204,7 @@ class BlockLedger:
 
 
 def blocks_to_lease(
-    num_free: int,
-    rate: float,
-    rates: Sequence[float],
-    seconds_per_block: float,
-    max_seconds: float,
+    num_free: int, rate: float, rates: Sequence[float], seconds_per_block: float, max_seconds: float
 ) -> int:
     """The number of blocks to lease to a peer at once.
 

@@ -33,9 +33,7 @@ def path_to_join(needs: Iterable[Need], name: str) -> int | None:
 
     It is the path that would end last without the newcomer. Among paths without volunteers, the one
     with the most samples left comes first. Among paths with nothing left, the slowest comes first.
-
-    Args:
-      name: the newcomer's name, so that others choose differently among equal paths.
+    `name`: the newcomer's name, so that others choose differently among equal paths.
     """
 
     def order(need: Need) -> tuple[float, float, float, int]:

@@ -49,9 +49,7 @@ GAUSSIAN = 1.4826  # median absolute deviation -> standard deviation
 
 def deadline_seconds(durations: Iterable[float], guess_seconds: float) -> float:
     """Seconds after which to give up, from earlier durations of the same operation.
-
-    Args:
-      guess_seconds: a guess from sizes and declared speeds. It weighs less with each measurement.
+    `guess_seconds`: a guess from sizes and declared speeds. It weighs less with each measurement.
     """
     seen = list(durations)
     if not seen:

@@ -53,9 +53,7 @@ class Suspensions:
 
     def note_failed(self, session: str, now_seconds: float, step_seconds: float) -> float:
         """A round is held again without this session. Returns seconds of suspension; 0 = none.
-
-        Args:
-          step_seconds: the time that the step has taken so far.
+        `step_seconds`: the time that the step has taken so far.
         """
         before = self._of(session)
         times = before.failed_rounds + 1
@@ -148,10 +146,8 @@ class PastRounds:
         self, forwarded: Collection[tuple[str, str]], senders: Collection[str]
     ) -> None:
         """A reducer that at least half of its senders do not reach is no help to the leader's link,
-        since for each of them the leader takes its part and gives it the mean.
-
-        Args:
-          forwarded: (sender, reducer) of each part that went through the leader.
+        since for each of them the leader takes its part and gives it the mean. `forwarded`:
+        (sender, reducer) of each part that went through the leader.
         """
         for reducer in {to for _, to in forwarded}:
             unreached = {by for by, to in forwarded if to == reducer and by in senders}
@@ -199,10 +195,8 @@ class VolunteersSeen:
         self._seen_seconds = -math.inf
 
     def look(self, num_volunteers: int, now_seconds: float) -> bool:
-        """True if the path belongs to the swarm now.
-
-        Args:
-          num_volunteers: volunteers that compute or wait to.
+        """True if the path belongs to the swarm now. `num_volunteers`: volunteers that compute or
+        wait to.
         """
         if num_volunteers > 0:
             self._seen_seconds = now_seconds
@@ -215,10 +209,8 @@ class VolunteersSeen:
 
 def idle_limit_seconds(block_deadline_seconds: float) -> float:
     """Seconds with rows and without a block after which a volunteer does not count.
-
-    Args:
-      block_deadline_seconds: deadline of a volunteer that was timed, including the time to fetch a
-        mean; 0 = it was not timed.
+    `block_deadline_seconds`: deadline of a volunteer that was timed, including the time to fetch a
+    mean; 0 = it was not timed.
     """
     return max(IDLE_SECONDS, block_deadline_seconds)
 

@@ -93,11 +93,7 @@ class Backbone:
     # --- the worker's side ---------------------------------------------------------------------
 
     def start(self) -> None:
-        """Listens, and follows the leader of the group.
-
-        Raises:
-          CannotListen, OptionsDiffer.
-        """
+        """Listens, and follows the leader of the group. Raises `CannotListen`, `OptionsDiffer`."""
         self._thread.start()
         try:
             self._do(self._start())
@@ -118,10 +114,8 @@ class Backbone:
             self._loop.close()
 
     def run_phase(self, work: PhaseWork) -> PhaseResult:
-        """Has the group take the steps of a phase; see `PhaseRunner`.
-
-        Raises:
-          Any error of `work.should_stop`; then nothing more is recorded.
+        """Has the group take the steps of a phase; see `PhaseRunner`. Raises Any error of
+        `work.should_stop`; then nothing more is recorded.
         """
         taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()

@@ -34,10 +34,8 @@ def options_of(settings: GroupSettings) -> dict[str, str]:
 
 
 def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
-    """Records the options of a backbone that starts.
-
-    Raises:
-      OptionsDiffer: other backbones of the path have other options.
+    """Records the options of a backbone that starts. Raises `OptionsDiffer`: other backbones of the
+    path have other options.
     """
     own = options_of(settings)
     recorded, workers = swarms.agree_on_options(arm, path, own)
@@ -66,11 +64,7 @@ class BackbonePlace(NamedTuple):
 
 
 class BackboneLedger:
-    """The ledger, for one backbone of one path.
-
-    Args:
-      ledger: a connection for this object alone.
-    """
+    """The ledger, for one backbone of one path. `ledger`: a connection for this object alone."""
 
     def __init__(self, ledger: Ledger, place: BackbonePlace, settings: GroupSettings, address: str):
         self._ledger, self._swarms = ledger, ledger.swarms
@@ -158,10 +152,8 @@ class BackboneLedger:
         self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
 
     def overview(self, steps: int, inner: InnerSettings) -> RunOverview:
-        """The state of the run, for people who lend a machine.
-
-        Args:
-          steps: steps of a path, over all phases.
+        """The state of the run, for people who lend a machine. `steps`: steps of a path, over all
+        phases.
         """
         arm, batch_size = self._place.arm, inner.batch_size
         places = self._swarms.places(arm)

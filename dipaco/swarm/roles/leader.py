@@ -138,11 +138,9 @@ class Leader:
     def begin_phase(
         self, backbones: tuple[str, ...], *, last_senders: Set[str] | None = None
     ) -> None:
-        """Begins or continues a phase with the holder's state.
-
-        Args:
-          last_senders: another backbone has led until now, and its peers may bring rows of the next
-            step. These peers sent in its last round; empty if they are not known.
+        """Begins or continues a phase with the holder's state. `last_senders`: another backbone has
+        led until now, and its peers may bring rows of the next step. These peers sent in its last
+        round; empty if they are not known.
         """
         self.start_leading()
         self._service.backbones, self._last_senders = backbones, last_senders
@@ -183,14 +181,9 @@ class Leader:
         should_stop: Callable[[], bool],
         next_batch: Mapping[str, np.ndarray] | None = None,
     ) -> StepOutcome | None:
-        """Takes one step of the group. None if `should_stop` before it was closed.
-
-        Args:
-          next_batch: the rows of the following step, if they may be computed as well. None in the
-            last step of a phase, and without delayed updates.
-
-        Raises:
-          Diverged: the gradient is not finite.
+        """Takes one step of the group. None if `should_stop` before it was closed. `next_batch`:
+        the rows of the following step, if they may be computed as well. None in the last step of a
+        phase, and without delayed updates. Raises `Diverged`: the gradient is not finite.
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
@@ -238,10 +231,8 @@ class Leader:
         return StepOutcome(closed, blocks_by_peer, plan.targets, seconds, tuple(sketch))
 
     async def _refuse_not_finite(self, plan: RoundPlan, names: Set[str]) -> None:
-        """Bans the senders of parts that are not finite.
-
-        Raises:
-          Diverged: the leader finds the same for one's rows, so that it is nobody's fault.
+        """Bans the senders of parts that are not finite. Raises `Diverged`: the leader finds the
+        same for one's rows, so that it is nobody's fault.
         """
         blocks_of = {one.name: one.blocks for one in plan.senders}
         for name in sorted(names):
@@ -309,12 +300,7 @@ class Leader:
         return not should_stop()
 
     def _closed(
-        self,
-        plan: RoundPlan,
-        contents: list[bytes],
-        learning_rate: float,
-        loss: float,
-        delay: int,
+        self, plan: RoundPlan, contents: list[bytes], learning_rate: float, loss: float, delay: int
     ) -> ClosedStep:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage

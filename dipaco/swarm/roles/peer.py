@@ -328,10 +328,8 @@ class Auxiliary(Peer):
     does, is_untimed = "adds up", True
 
     async def run(self) -> None:
-        """Takes part until the run is over, or `leave` is called.
-
-        Raises:
-          SwarmRefuses, SwarmUnreachable.
+        """Takes part until the run is over, or `leave` is called. Raises `SwarmRefuses`,
+        `SwarmUnreachable`.
         """
         async with side_by_side(self.poll_forever(), self._is_leaving.wait()) as (polling, leaving):
             await first_of(polling, leaving)

@@ -53,11 +53,7 @@ class PartSender:
         return time.monotonic() < self._unreached.get(address, 0.0)
 
     def begin(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
-        """Takes part in a round, beside what the caller does.
-
-        Args:
-          leader: its session.
-        """
+        """Takes part in a round, beside what the caller does. `leader`: its session."""
         self.end()
         self._plan = plan
         self._sending = asyncio.ensure_future(self._take_part(plan, vector, leader))
@@ -200,11 +196,7 @@ class RoundMeans:
             return b""  # the leader gives it
         try:
             return await fetch_mean(
-                self._wire,
-                self._reducer,
-                plan,
-                part,
-                within_seconds=4 * plan.within_seconds,
+                self._wire, self._reducer, plan, part, within_seconds=4 * plan.within_seconds
             )
         except PEER_ERRORS:
             return b""

@@ -44,14 +44,7 @@ from dipaco.swarm.training.state_holder import StateHolder
 TELL_SECONDS = 60.0  # time between two sentences about the run and this machine
 ASK_SECONDS = 10.0  # time for a backbone to say how the run is
 # Errors that one path may have and another not.
-PATH_ERRORS = (
-    BadAddress,
-    BadMessage,
-    MessageRefused,
-    SwarmRefuses,
-    SwarmUnreachable,
-    TlsRefused,
-)
+PATH_ERRORS = (BadAddress, BadMessage, MessageRefused, SwarmRefuses, SwarmUnreachable, TlsRefused)
 AVOIDED_SECONDS = 600.0  # an attempt costs a machine its state, and the time to fetch another
 MAX_DOUBLINGS = 10
 
@@ -91,11 +84,8 @@ async def run_session(
     """Takes part until the run is over, or `stop` is set.
 
     A volunteer serves the path that needs it most, and moves in order when that is another. If it
-    is not served there, it goes back to its first address.
-
-    Raises:
-      BadAddress, BadCredential, NoSuchSwarm, SwarmRefuses, SwarmUnreachable,
-        TlsRefused.
+    is not served there, it goes back to its first address. Raises `BadAddress`, `BadCredential`,
+    `NoSuchSwarm`, `SwarmRefuses`, `SwarmUnreachable`, `TlsRefused`.
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
     speed = Rate()
@@ -135,11 +125,7 @@ async def run_session(
 
 
 async def wire_to(
-    address: str,
-    credential: Credential,
-    *,
-    listens: bool = False,
-    meter: LinkMeter | None = None,
+    address: str, credential: Credential, *, listens: bool = False, meter: LinkMeter | None = None
 ) -> Wire:
     """A wire with a name of its own. Closing its transport closes it."""
     check_to_join(address)
@@ -151,12 +137,7 @@ async def wire_to(
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
     """An overview of the run, from one of its backbones. Raises one of `PEER_ERRORS`."""
     overview, _ = await wire.ask(
-        address,
-        "run",
-        RunRequest(),
-        RunOverview,
-        within_seconds=ASK_SECONDS,
-        from_backbone=True,
+        address, "run", RunRequest(), RunOverview, within_seconds=ASK_SECONDS, from_backbone=True
     )
     return overview
 
@@ -284,10 +265,8 @@ class _Visit:
 
     async def _choose(self, backbone: str) -> bool:
         """Asks a backbone which path to serve. Sets `moves_to` if another backbone leads that path
-        and is reached from here. False if there is no answer.
-
-        Raises:
-          NoSuchSwarm: the requested path has no backbone.
+        and is reached from here. False if there is no answer. Raises `NoSuchSwarm`: the requested
+        path has no backbone.
         """
         config, overview = self._config, await self._overview(backbone)
         if overview is None:

@@ -96,10 +96,8 @@ class Volunteer(Peer):
         return "averages" if is_in else "waits"
 
     async def run(self) -> None:
-        """Takes part until the run is over, or `leave` is called.
-
-        Raises:
-          SwarmRefuses, SwarmUnreachable.
+        """Takes part until the run is over, or `leave` is called. Raises `SwarmRefuses`,
+        `SwarmUnreachable`.
         """
         turns = self.poll_forever(), self.follow_forever(), self._compute_forever()
         async with side_by_side(self._is_leaving.wait(), *turns) as (leaving, *tasks):

@@ -39,11 +39,8 @@ class StepSum:
 
 
 class CodecResidual:
-    """The residual of one volunteer.
-
-    Args:
-      is_late: with delayed updates there is no pause between steps to compute the residual. It is
-        computed when the next sum is sent.
+    """The residual of one volunteer. `is_late`: with delayed updates there is no pause between
+    steps to compute the residual. It is computed when the next sum is sent.
     """
 
     def __init__(self, *, is_late: bool):

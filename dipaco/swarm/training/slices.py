@@ -137,10 +137,8 @@ class Reducer:
         total.is_settled.set()
 
     async def mean(self, total: SliceSum) -> bytes:
-        """Waits until there is a mean. Returns it as it is sent.
-
-        Raises:
-          SwarmRefuses: that round is over, and has no mean.
+        """Waits until there is a mean. Returns it as it is sent. Raises `SwarmRefuses`: that round
+        is over, and has no mean.
         """
         await total.is_settled.wait()
         if total.mean is None:
@@ -170,10 +168,8 @@ def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) ->
 
 
 def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
-    """The whole mean, float32 [values], from the means of its slices.
-
-    Raises:
-      BadMessage: one has another length.
+    """The whole mean, float32 [values], from the means of its slices. Raises `BadMessage`: one has
+    another length.
     """
     decode = codec_of(codec).decode
     of_slices = zip(contents, slices, strict=True)
@@ -230,13 +226,7 @@ async def push_part(
     for attempt in range(1, attempts + 1):
         try:
             await _ask_until_known(
-                wire,
-                part,
-                "push",
-                body,
-                Ack,
-                payload=content,
-                within_seconds=within_seconds,
+                wire, part, "push", body, Ack, payload=content, within_seconds=within_seconds
             )
             return
         except SwarmRefuses as error:
@@ -254,10 +244,8 @@ async def push_part(
 async def fetch_mean(
     wire: Wire, reducer: Reducer, plan: RoundPlan, part: Slice, *, within_seconds: float
 ) -> bytes:
-    """The coded mean of a slice from its reducer.
-
-    Raises:
-      PEER_ERRORS: the reducer does not give it.
+    """The coded mean of a slice from its reducer. Raises `PEER_ERRORS`: the reducer does not give
+    it.
     """
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))

@@ -24,13 +24,8 @@ CHUNK_BYTES = 1 << 20
 
 
 class StateBytes:
-    """A state as one sequence of bytes.
-
-    Args:
-      codec: a name in `CODECS`. Moments take the codec beside it in `OF_MOMENTS`.
-
-    Raises:
-      BadMessage: the codec is not known.
+    """A state as one sequence of bytes. `codec`: a name in `CODECS`. Moments take the codec beside
+    it in `OF_MOMENTS`. Raises `BadMessage`: the codec is not known.
     """
 
     def __init__(self, state: PathState, codec: str = "none"):
@@ -57,10 +52,8 @@ class StateBytes:
 
 
 def state_from_bytes(content: bytes, codec: str, like: PathState) -> PathState:
-    """The inverse. `like` gives shapes and types.
-
-    Raises:
-      BadMessage: there are too many or too few bytes.
+    """The inverse. `like` gives shapes and types. Raises `BadMessage`: there are too many or too
+    few bytes.
     """
     leaves = _leaves(like, codec)
     sizes = [

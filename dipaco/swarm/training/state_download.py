@@ -127,10 +127,8 @@ async def fetch_held_state(
     say: Callable[[str], None],
 ) -> None:
     """Takes the newest state that a backbone holds. This one starts from the saved state. Another
-    backbone that followed the group may be further.
-
-    Args:
-      steps: the first and the last step that the state may precede.
+    backbone that followed the group may be further. `steps`: the first and the last step that the
+    state may precede.
     """
     found: list[StateManifest] = []
     for address in others:

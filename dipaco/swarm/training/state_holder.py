@@ -40,10 +40,8 @@ class Predicted(NamedTuple):
 
 
 class StateHolder:
-    """The state of one peer, and its replies to other peers.
-
-    Args:
-      compute: the peer's programs; None for an auxiliary, which holds no state.
+    """The state of one peer, and its replies to other peers. `compute`: the peer's programs; None
+    for an auxiliary, which holds no state.
     """
 
     def __init__(self, wire: Wire, compute: Compute | None = None):
@@ -122,10 +120,8 @@ class StateHolder:
             return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
-        """Takes a step that the group has taken.
-
-        Raises:
-          Diverged: a parameter would not be finite. The state stays as it was.
+        """Takes a step that the group has taken. Raises `Diverged`: a parameter would not be
+        finite. The state stays as it was.
         """
         assert self.compute is not None
         assert self.state is not None
@@ -164,9 +160,7 @@ class StateHolder:
             return packed[codec]
 
     async def _slice_sum(
-        self,
-        body: SliceRequest,
-        within_seconds: float = UNKNOWN_ROUND_SECONDS,
+        self, body: SliceRequest, within_seconds: float = UNKNOWN_ROUND_SECONDS
     ) -> SliceSum:
         """Raises `SwarmRefuses`: that round is over, or not known here yet; `BadMessage`."""
         try:

@@ -53,10 +53,8 @@ def size_of(sketches: np.ndarray) -> float:
 
 
 def has_sketch(plan: RoundPlan, part: Slice, content: bytes, of_parts: np.ndarray) -> bool:
-    """True if a slice's coded mean has the sketch of its parts, but for roundings.
-
-    Args:
-      of_parts: the sum of the parts' sketches, float64 [BUCKETS].
+    """True if a slice's coded mean has the sketch of its parts, but for roundings. `of_parts`: the
+    sum of the parts' sketches, float64 [BUCKETS].
     """
     codec, num_values = codec_of(plan.codec), part.stop - part.start
     mean = codec.decode(content, num_values)
