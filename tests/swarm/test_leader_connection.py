@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -16,6 +17,7 @@ class StubWire:
     """A wire to backbones, each of which replies or raises something."""
 
     address = None
+    book = SimpleNamespace(records=(), addresses=lambda role: ())
 
     def __init__(self, replies):
         self._replies = replies

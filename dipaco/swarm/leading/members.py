@@ -228,6 +228,7 @@ def status_of(
         "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
         "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,
         "seconds": time.monotonic() - member.joined_at,
+        "address": member.address,
     }
 
 

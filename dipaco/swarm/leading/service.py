@@ -114,7 +114,7 @@ class LeaderService:
         body = msgspec.structs.replace(body, address=address)
         self._group.add_member(request.sender, request.certificate, body)
         info = self._group_info(request.sender)
-        return msgspec.structs.replace(info, is_reached=is_reached), b""
+        return msgspec.structs.replace(info, is_reached=is_reached, seen_at=address or ""), b""
 
     async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
         self._note_waiting(request.sender, body.computes)

@@ -8,13 +8,14 @@ from collections.abc import Callable
 
 from dipaco.swarm.errors import BadMessage, SwarmUnreachable, TlsRefused
 from dipaco.swarm.network.addresses import parse
-from dipaco.swarm.network.credentials import printable
+from dipaco.swarm.network.credentials import BACKBONE, VOLUNTEER, printable
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsRequest
 from dipaco.swarm.network.wire import Wire
 
 GIVE_UP_SECONDS = 600.0  # a group is given up if no backbone answers for so long
 HOPELESS_SECONDS = 30.0  # the same if the only known address is unlikely to be a backbone's
 QUIET_SECONDS = 5.0  # silence before it is reported
+ASK_OTHERS_SECONDS, OTHERS_ASKED = 2.0, 3  # silence before volunteers are asked, so many in turn
 
 
 class LeaderConnection:
@@ -63,7 +64,9 @@ class LeaderConnection:
                         address, method, body, GroupInfo, within_seconds=20.0, from_backbone=True
                     )
                 except (OSError, TimeoutError, BadMessage) as error:
-                    is_only = len(self._backbones) == 1 and not self._is_known
+                    is_only = len(self._backbones) == 1 and not (
+                        self._is_known or self._wire.book.records
+                    )
                     if is_only and isinstance(error, TlsRefused):
                         raise  # another attempt would meet the same machine
                     problem = _problem_of(error, address)
@@ -77,8 +80,18 @@ class LeaderConnection:
                 if info.leader or info.end or not needs_leader:
                     self.address = address
                     return info
+            if not answering or time.monotonic() - replied > ASK_OTHERS_SECONDS:
+                await self._ask_others()
             await asyncio.sleep(random.uniform(0.2, 0.6))
         raise SwarmUnreachable(addresses=", ".join(self._backbones), problem=problem)
+
+    async def _ask_others(self) -> None:
+        """Asks some volunteers where backbones are now."""
+        others = self._wire.book.addresses(VOLUNTEER)
+        for address in random.sample(others, min(len(others), OTHERS_ASKED)):
+            if address != self._wire.address:
+                await self._wire.exchange_records(address)
+        self.add_backbones(self._wire.book.addresses(BACKBONE))
 
     def add_backbones(self, addresses: tuple[str, ...]) -> None:
         for address in addresses:

@@ -75,6 +75,22 @@ class GroupInfo(PeerMessage):
     config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses
     is_reached: bool = True  # false: I take you for a client, since your address does not answer
+    seen_at: str = ""  # the address at which I reach you
+
+
+class Record(msgspec.Struct, frozen=True, array_like=True):
+    """A peer's address by its own word: `address_book`."""
+
+    certificate: bytes  # DER
+    number: int  # The newest counts.
+    address: str
+    signature: bytes
+
+
+class Records(PeerMessage):
+    """The records that I know. Tell me yours. Reply: `Records`."""
+
+    records: tuple[Record, ...] = ()
 
 
 class DialBackRequest(PeerMessage):

@@ -22,10 +22,11 @@ import msgspec
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadAddress, BadMessage, MessageRefused, SwarmRefuses
+from dipaco.swarm.network.address_book import AddressBook
 from dipaco.swarm.network.addresses import seen_address
 from dipaco.swarm.network.credentials import BACKBONE, Certificate, Credential, Verifier, printable
 from dipaco.swarm.network.limits import LinkMeter, OpenRequests
-from dipaco.swarm.network.messages import Ack, DialBackRequest
+from dipaco.swarm.network.messages import Ack, DialBackRequest, Records
 from dipaco.swarm.network.streams import (
     Streams,
     certificate_at,
@@ -102,7 +103,9 @@ class Wire:
         self._open_requests = OpenRequests()
         self.transport: Streams | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
+        self.book = AddressBook(credential)
         self.register("dial_back", DialBackRequest, _acknowledge)
+        self.register("records", Records, self._tell_records)
 
     def register(
         self,
@@ -192,6 +195,13 @@ class Wire:
             except asyncio.IncompleteReadError as error:
                 hint = "" if error.partial else ": is this credential valid by its clock?"
                 raise ConnectionResetError(f"the peer hung up{hint}") from error
+
+    async def exchange_records(self, address: str) -> None:
+        """Tells a peer the known records, and takes its own."""
+        with contextlib.suppress(*PEER_ERRORS, BadAddress):
+            known = Records(records=self.book.records)
+            found, _ = await self.ask(address, "records", known, Records, within_seconds=5.0)
+            self.book.merge(found.records)
 
     async def reached_at(self, announced: str, request: PeerRequest) -> str | None:
         """The address at which a newcomer answers when it is dialled back, or None.
@@ -291,6 +301,11 @@ class Wire:
         if isinstance(error, MessageRefused | BadMessage):
             self.on_refused(printable(sender), reason)
         await self._send(writer, msgspec.msgpack.encode(Reply(b"", reason)), b"")
+
+    async def _tell_records(self, body: Records, request: PeerRequest) -> PeerReply:
+        """Every peer that listens answers."""
+        self.book.merge(body.records)
+        return Records(records=self.book.records), b""
 
     # --- bytes ---------------------------------------------------------------------------------
 

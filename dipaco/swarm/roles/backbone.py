@@ -174,6 +174,7 @@ class Backbone:
         self._ledger.put_backbone(is_staffed=False)
         self._staffing = Staffing(self._leader, self._ledger, self._say)
         self._read_ledger()
+        self._wire.book.put_own(self.address)
         # Gradient checks need the program with which peers compute.
         self._warming = asyncio.ensure_future(asyncio.to_thread(compute.warm_up))
         watch = LeaderWatch(self._wire, self._ledger, self._say)
@@ -181,6 +182,7 @@ class Backbone:
             asyncio.ensure_future(self._watch_ledger_forever()),
             asyncio.ensure_future(watch.look_forever(self._lost_leader)),
             asyncio.ensure_future(self._follow_forever()),
+            asyncio.ensure_future(self._tell_address()),
         ]
 
     async def _stop(self, end: str) -> None:
@@ -193,6 +195,13 @@ class Backbone:
         self._ledger.close()
         if self._wire.transport is not None:
             await self._wire.transport.close()
+
+    async def _tell_address(self) -> None:
+        """Tells volunteers, as the ledger knows them, where this backbone is now. They may know
+        none that is left.
+        """
+        for address in self._ledger.volunteers_addresses():
+            await self._wire.exchange_records(address)
 
     async def _tell_the_end(self, end: str) -> None:
         """Waits until all members and waiting peers know that the run is over."""

@@ -105,6 +105,11 @@ class BackboneLedger:
         of_path = self._swarms.backbones(self._place.arm, self._place.path)
         return tuple(of_path.values()) or (self._address,)
 
+    def volunteers_addresses(self) -> tuple[str, ...]:
+        """Where volunteers of the run were reached lately."""
+        peers = (one for swarm in self._swarms.statuses() for one in swarm["peers"].values())
+        return tuple(one["address"] for one in peers if one["computes"] and one["address"])
+
     def leader(self) -> str | None:
         """The worker that led last."""
         for one in self._swarms.statuses():

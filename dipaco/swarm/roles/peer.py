@@ -105,6 +105,10 @@ class Peer:
         )
         info = await self.leader.find("join", request)
         self.end = info.end
+        if info.leader:
+            if self.wire.address is not None and info.is_reached:
+                self.wire.book.put_own(info.seen_at or self.wire.address)
+            await self.wire.exchange_records(self.leader.address)
         if not info.is_reached:
             self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
         return info

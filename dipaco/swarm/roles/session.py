@@ -3,6 +3,7 @@ path, and its moves to another.
 """
 
 import asyncio
+import hashlib
 import math
 import random
 import time
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dipaco.caches import cache_folder
 from dipaco.swarm.errors import (
     BadAddress,
     BadMessage,
@@ -19,6 +21,7 @@ from dipaco.swarm.errors import (
     SwarmUnreachable,
     TlsRefused,
 )
+from dipaco.swarm.network.address_book import AddressBook
 from dipaco.swarm.network.addresses import check_to_join
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -130,6 +133,8 @@ async def wire_to(
     """A wire with a name of its own. Closing its transport closes it."""
     check_to_join(address)
     wire = Wire(credential, 0, meter)  # no payload is taken yet
+    run = hashlib.sha256(credential.authority).hexdigest()[:16]
+    wire.book = AddressBook(credential, cache_folder() / "swarm" / f"{run}.addresses")
     wire.transport = await Streams.start(credential, wire.serve if listens else None)
     return wire
 
@@ -341,6 +346,7 @@ class _Visit:
         """Says now and then how the run is, and reports this machine's work."""
         while True:
             await asyncio.sleep(TELL_SECONDS)
+            await self._wire.exchange_records(peer.leader.address or self._config.address)
             overview = await self._overview(peer.leader.address or self._config.address)
             if overview is not None:
                 name = self._wire.name.rpartition("/")[0]
