@@ -296,6 +296,7 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
 
 
 def _token(options: argparse.Namespace) -> int:
+    from dipaco.runs.version import write_wheel
     from dipaco.swarm.network.credentials import BACKBONE, VOLUNTEER, save_credential
 
     if options.name.startswith(OWN_PREFIX):
@@ -316,8 +317,13 @@ def _token(options: argparse.Namespace) -> int:
         until = time.strftime("%Y-%m-%d %H:%M", time.localtime(credential.certificate.not_after))
         print(f"{file}: {options.name} may take part until {until}. Keep it secret, as a key.")
         addresses = opened.ledger.swarms.addresses()
-    for address in () if options.backbone else addresses:
-        print(f"dipaco swarm join {address} --token {shlex.quote(str(file))}")
+    if options.backbone:
+        return 0
+    wheel = write_wheel(file.parent)
+    print(f"{wheel}: this version of dipaco. Send both; the other machine needs uv, and no git:")
+    for address in addresses or ("ADDRESS",):
+        run = f"uvx --from ./{wheel.name} --with cryptography dipaco"
+        print(f"{run} swarm join {address} --token {shlex.quote(file.name)}")
     return 0
 
 

@@ -6,14 +6,19 @@ serve or start things may differ. `0.3.0+3f9a1c2b7d (commit 28b06a0)`: the versi
 those sources, and for people the commit of the checkout, also if a wheel was built in it.
 """
 
+import base64
 import contextlib
 import functools
 import hashlib
+import importlib.metadata
+import re
 import subprocess
+import zipfile
 from pathlib import Path
 
 import dipaco
 from dipaco.errors import RunOfOtherVersion
+from dipaco.files import translate_os_errors
 
 HOME = Path(dipaco.__file__).parent
 ROOMS_APART = (
@@ -60,6 +65,35 @@ def commit_of(home: Path) -> str:
     with contextlib.suppress(OSError):
         return (home / "commit.txt").read_text().strip()
     return ""
+
+
+def write_wheel(folder: Path) -> Path:
+    """Writes this program as a wheel that is named by its version, for machines without the
+    sources: `uvx --from FILE`.
+    """
+    version, found = program_version(), importlib.metadata.distribution("dipaco")
+    info, metadata = f"dipaco-{version}.dist-info", found.read_text("METADATA") or ""
+    files = [file for file in sorted(HOME.rglob("*")) if file.is_file()]
+    contents = {
+        file.relative_to(HOME.parent).as_posix(): file.read_bytes()
+        for file in files
+        if "__pycache__" not in file.parts
+    }
+    contents |= {
+        "dipaco/commit.txt": commit_of(HOME).encode(),
+        f"{info}/METADATA": re.sub(r"(?m)^Version: .*", f"Version: {version}", metadata).encode(),
+        f"{info}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": (found.read_text("entry_points.txt") or "").encode(),
+    }
+    record = f"{info}/RECORD,,\n"
+    for name, content in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).rstrip(b"=").decode()
+        record += f"{name},sha256={digest},{len(content)}\n"
+    file = folder / f"dipaco-{version}-py3-none-any.whl"
+    with translate_os_errors(file), zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in (contents | {f"{info}/RECORD": record.encode()}).items():
+            wheel.writestr(name, content)
+    return file
 
 
 def is_this_program(found: str) -> bool:

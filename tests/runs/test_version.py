@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 import shutil
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,21 @@ def test_the_commit_is_that_of_the_checkout_or_of_the_wheel(tmp_path):
     assert version.commit_of(home) == "0123456789"
     (home.parent / ".git").mkdir()  # a checkout whose git says nothing
     assert version.commit_of(home) == ""
+
+
+def test_the_wheel_of_this_program_has_its_version_and_its_sources(tmp_path):
+    wheel = version.write_wheel(tmp_path)
+    assert wheel.name == f"dipaco-{version.program_version()}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path / "there")
+        info = f"dipaco-{version.program_version()}.dist-info"
+        assert f"Version: {version.program_version()}\n" in opened.read(f"{info}/METADATA").decode()
+        assert b"dipaco = dipaco.cli.start:main" in opened.read(f"{info}/entry_points.txt")
+        recorded = opened.read(f"{info}/RECORD").decode().splitlines()
+        assert {line.split(",")[0] for line in recorded} == set(opened.namelist())
+    there = tmp_path / "there" / "dipaco"
+    assert version.sources_digest(there) == version.sources_digest(version.HOME)
+    assert version.commit_of(there) == version.commit_of(version.HOME)
 
 
 def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(

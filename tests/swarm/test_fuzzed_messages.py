@@ -46,7 +46,7 @@ BODIES = {
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
     "leave": messages.LeaveRequest(),
-    "records": messages.Records(),
+    "records": messages.AddressRecords(),
     "check": messages.CheckRequest(),
     "checked": messages.CheckRequest(),
     "commit": messages.BringRequest(round_number=1, content=bytes(16)),

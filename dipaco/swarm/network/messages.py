@@ -87,8 +87,8 @@ class Record(msgspec.Struct, frozen=True, array_like=True):
     signature: bytes
 
 
-class Records(PeerMessage):
-    """The records that I know. Tell me yours. Reply: `Records`."""
+class AddressRecords(PeerMessage):
+    """The records that I know. Tell me yours. Reply: `AddressRecords`."""
 
     records: tuple[Record, ...] = ()
 

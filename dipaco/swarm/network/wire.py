@@ -26,7 +26,7 @@ from dipaco.swarm.network.address_book import AddressBook
 from dipaco.swarm.network.addresses import seen_address
 from dipaco.swarm.network.credentials import BACKBONE, Certificate, Credential, Verifier, printable
 from dipaco.swarm.network.limits import LinkMeter, OpenRequests
-from dipaco.swarm.network.messages import Ack, DialBackRequest, Records
+from dipaco.swarm.network.messages import Ack, AddressRecords, DialBackRequest
 from dipaco.swarm.network.streams import (
     Streams,
     certificate_at,
@@ -105,7 +105,7 @@ class Wire:
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self.book = AddressBook(credential)
         self.register("dial_back", DialBackRequest, _acknowledge)
-        self.register("records", Records, self._tell_records)
+        self.register("records", AddressRecords, self._tell_records)
 
     def register(
         self,
@@ -199,8 +199,8 @@ class Wire:
     async def exchange_records(self, address: str) -> None:
         """Tells a peer the known records, and takes its own."""
         with contextlib.suppress(*PEER_ERRORS, BadAddress):
-            known = Records(records=self.book.records)
-            found, _ = await self.ask(address, "records", known, Records, within_seconds=5.0)
+            known = AddressRecords(records=self.book.records)
+            found, _ = await self.ask(address, "records", known, AddressRecords, within_seconds=5.0)
             self.book.merge(found.records)
 
     async def reached_at(self, announced: str, request: PeerRequest) -> str | None:
@@ -302,10 +302,10 @@ class Wire:
             self.on_refused(printable(sender), reason)
         await self._send(writer, msgspec.msgpack.encode(Reply(b"", reason)), b"")
 
-    async def _tell_records(self, body: Records, request: PeerRequest) -> PeerReply:
+    async def _tell_records(self, body: AddressRecords, request: PeerRequest) -> PeerReply:
         """Every peer that listens answers."""
         self.book.merge(body.records)
-        return Records(records=self.book.records), b""
+        return AddressRecords(records=self.book.records), b""
 
     # --- bytes ---------------------------------------------------------------------------------
 
