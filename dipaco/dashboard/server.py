@@ -73,6 +73,8 @@ class _Dashboard:
                 return await answer(request)
             except DipacoError as error:
                 return _problem(f"{type(error).__name__}: {error}", 503)
+            except asyncio.CancelledError:  # the server ends before the answer
+                return _problem("The dashboard is stopping. Try again in a moment.", 503)
 
         return guarded
 

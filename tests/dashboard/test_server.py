@@ -118,6 +118,25 @@ def test_streams_and_searches_of_one_client_leave_places_for_another(tiny, monke
     assert max(most) == 1
 
 
+def test_a_search_that_the_end_of_the_server_cuts_off_is_told_so(tiny, monkeypatch):
+    begun, may_end = threading.Event(), threading.Event()
+    monkeypatch.setattr(Texts, "find", lambda *_: begun.set() or may_end.wait(30))
+
+    async def cut_off(watcher):
+        transport = httpx.ASGITransport(server.make_app(watcher))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            search = asyncio.ensure_future(client.get("/documents?text=a"))
+            await asyncio.to_thread(begun.wait, 30)
+            search.cancel()
+            return await search
+
+    with served(tiny.folder) as (_, watcher):
+        answer = asyncio.run(cut_off(watcher))
+        may_end.set()
+    assert answer.status_code == 503
+    assert "is stopping" in answer.json()["error"]["message"]
+
+
 def test_where_there_is_no_run_the_page_is_told_so(tmp_path):
     with served(tmp_path / "nowhere") as (url, _):
         status, content = get(url + "recording")
