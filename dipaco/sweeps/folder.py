@@ -6,7 +6,7 @@ import json
 from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 
-from dipaco.config import MODULAR, ReportSettings, RunConfig
+from dipaco.config import ReportSettings, RunConfig
 from dipaco.control.planning.summaries import Prepared
 from dipaco.errors import BadSetting, DipacoError, RunBusy, SettingsDisagree
 from dipaco.evaluation.tables import ReportRow
@@ -17,8 +17,8 @@ from dipaco.runs.opening import difference, reading
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.rules import check_settings
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import Sources, SweepRun, arms_of, is_of_row
 from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismatch
+from dipaco.sweeps.kinds import but_for_speed
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.trials import Trial, trials_of
 
@@ -48,54 +48,41 @@ def origin_of(folder: Path) -> Origin:
         )
 
 
-def runs_in(layout: SweepLayout, name: str) -> list[SweepRun]:
-    """The runs in the folder of the sweep of that name, replaced runs included. A run that cannot
-    be read is left out.
-    """
-    found = []
-    for folder in layout.runs():
-        with contextlib.suppress(DipacoError), reading(folder) as run:
-            config = run.requested_config
-            row = config.name.removeprefix(f"{name} ")
-            found.append(SweepRun(str(Trial(row, config.seed, config)), folder, config))
-    return found
-
-
 def beside(
-    layout: SweepLayout,
-    name: str,
-    rows: Mapping[str, RunConfig],
-    asked: Sequence[Trial],
-    finished: Sequence[SweepRun],
-) -> dict[Trial, Sources]:
-    """Other rows and seeds of the sweep with finished results, which the table holds too.
+    layout: SweepLayout, name: str, rows: Mapping[str, RunConfig], asked: Sequence[Trial]
+) -> dict[Trial, Path]:
+    """Other rows and seeds of the sweep with finished runs, which the table holds too.
 
     Runs that have changed or cannot be read are printed and left out.
     """
-    trained_by = {digest: run for run in reversed(finished) for digest in run.arms.values()}
-    found: dict[Trial, Sources] = {}
+    found: dict[Trial, Path] = {}
     left_out: list[str] = []
     for trial in trials_of(name, rows, layout.seeds()):
+        folder = layout.row(row_folder(trial.row), trial.seed)
         if trial in asked:
             continue
-        arms = arms_of(trial.config)
-        if arms[MODULAR] in trained_by:
-            found[trial] = {
-                arm: trained_by[digest] for arm, digest in arms.items() if digest in trained_by
-            }
-        elif why := _why_left_out(layout.row(row_folder(trial.row), trial.seed)):
-            left_out.append(f"{trial} ({why})")
+        try:
+            if not is_finished(folder):
+                continue
+            if _is_of(trial, config_of(folder)):
+                found[trial] = folder
+            else:
+                left_out.append(f"{trial} (has changed)")
+        except DipacoError:
+            left_out.append(f"{trial} (cannot be read)")
     if left_out:
         print(f"Not asked for, and not in the table: {', '.join(left_out)}.", flush=True)
     return found
 
 
-def _why_left_out(folder: Path) -> str | None:
-    """None where there is no run, or an unfinished one."""
-    try:
-        return "has changed" if is_finished(folder) else None
-    except DipacoError:
-        return "cannot be read"
+def config_of(folder: Path) -> RunConfig:
+    """The config that a run was begun with."""
+    with reading(folder) as run:
+        return run.requested_config
+
+
+def _is_of(trial: Trial, run: RunConfig) -> bool:
+    return but_for_speed(trial.config).has_results_of(but_for_speed(run))
 
 
 def move_changed(
@@ -103,10 +90,8 @@ def move_changed(
     trials: Sequence[Trial],
     folders: Mapping[Trial, Path],
     redo: Sequence[str],
-    finished: Sequence[SweepRun],
 ) -> None:
-    """Moves the runs of `redo` rows that have another config than their row has now, or are
-    finished and lack a baseline that no finished run has.
+    """Moves the runs of `redo` rows that have another config than their row has now.
 
     Raises:
       RowsChanged: other rows have changed. Nothing is moved.
@@ -118,24 +103,13 @@ def move_changed(
     begun: set[Trial] = set()
     for trial in trials:
         if Layout(folders[trial]).ledger.exists():
-            with reading(folders[trial]) as run:
-                there = run.requested_config
-            if is_of_row(there, trial.config):
+            there = config_of(folders[trial])
+            if _is_of(trial, there):
                 begun.add(trial)
             else:
                 changed[trial] = difference(there, trial.config)
-    ended = {run.folder for run in finished}
-    trained = {digest for run in finished for digest in run.arms.values()}
-    lacking = [
-        trial
-        for trial in trials
-        if trial.row in redo
-        and trial in begun
-        and folders[trial] in ended
-        and not trained.issuperset(arms_of(trial.config).values())
-    ]
     for row in redo:
-        if row not in {trial.row for trial in (*changed, *lacking)}:
+        if row not in {trial.row for trial in changed}:
             print(f"`{row}` has not changed: there is nothing to redo.", flush=True)
     left = [trial for trial in changed if trial.row not in redo]
     if left:
@@ -145,15 +119,13 @@ def move_changed(
             folder=layout.root,
             difference=f"in `{left[0].row}`, {changed[left[0]]}",
         )
-    moved = (*changed, *lacking)
     for trial in trials:
-        is_left = trial in begun or arms_of(trial.config)[MODULAR] in trained
-        if trial in moved or not is_left:
+        if trial not in begun:
             _check_settings(trial)
-    for trial in moved:
+    for trial in changed:
         if is_in_use(folders[trial]):
             raise RunBusy(folder=folders[trial])
-    for trial in moved:
+    for trial in changed:
         replaced = layout.replaced(row_folder(trial.row), trial.seed)
         replaced.parent.mkdir(parents=True, exist_ok=True)
         folders[trial].rename(replaced)

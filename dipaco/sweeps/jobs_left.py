@@ -13,7 +13,6 @@ from dipaco.observe.events import Event
 from dipaco.runs.opening import reading
 from dipaco.runs.reading.progress import progress_of
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.folder import is_finished
 from dipaco.sweeps.jobs import Job
 from dipaco.sweeps.shared_base import (
@@ -26,19 +25,19 @@ from dipaco.sweeps.shared_base import (
     has_base_model,
     has_text,
 )
+from dipaco.sweeps.trials import SweepRun
 
 
 def jobs_left(
     runs: Sequence[SweepRun],
     layout: SweepLayout,
-    is_left: Callable[[SweepRun], bool],
     first_row: str,
     tell: Callable[[Event], None],
 ) -> list[Job]:
     """The jobs, in the order in which to start them.
 
     Args:
-      is_left: true of a run that is not finished.
+      runs: those that are not finished.
       first_row: the sweep's first row, whose text the others take.
     """
 
@@ -53,7 +52,7 @@ def jobs_left(
 
     jobs: dict[str, Job] = {}
     readers: dict[str, str] = {}  # text that is not there -> who reads it
-    for run in filter(is_left, runs):
+    for run in runs:
         digest = base_digest(run.config)
         shared, title = layout.shared(digest), f"base model {digest}"
         is_begun = Layout(run.folder).ledger.exists()

@@ -59,7 +59,7 @@ class NamedRow:
 def named_rows(
     trials: Sequence[Trial],
     results: Mapping[Trial, Sequence[ReportRow]],
-    origins: Mapping[Trial, Mapping[str, Origin]],
+    origins: Mapping[Trial, Origin],
 ) -> dict[str, NamedRow]:
     """Name in the table -> row, in the order of the table. Arguments as of `make_table`."""
     finished = [trial for trial in trials if trial in results]
@@ -67,14 +67,14 @@ def named_rows(
     for row in dict.fromkeys(trial.row for trial in finished):
         for trial in (each for each in finished if each.row == row):
             text = {"corpus": corpus_digest(trial.config), "length": trial.config.data.length}
+            origin = origins.get(trial, Origin())
+            most, there = trial.config.evaluation.max_documents, origin.num_test
+            scored = min((n for n in (most, there) if n is not None), default=None)
+            on = digest_of(text | {"read": origin.corpus, "scored": scored})
             for result in results[trial]:
                 name = name_of(row, result.name)
                 if result.variant and result.arm == MODULAR and trial.config.is_one_model:
                     continue  # however a document is routed, the same parameters predict it
-                origin = origins.get(trial, {}).get(result.arm, Origin())
-                most, there = trial.config.evaluation.max_documents, origin.num_test
-                scored = min((n for n in (most, there) if n is not None), default=None)
-                on = digest_of(text | {"read": origin.corpus, "scored": scored})
                 named = found.setdefault(name, NamedRow(name, row, trial.config, {}))
                 named.by_seed[trial.seed] = Measured(result, on, origin.program)
     return found

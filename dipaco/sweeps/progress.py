@@ -17,8 +17,8 @@ from dipaco.observe.writers import EventFileReader
 from dipaco.runs.opening import reading
 from dipaco.schedule.arm import Arm
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.shared_base import base_digest
+from dipaco.sweeps.trials import SweepRun
 
 ALL = 1000  # the whole sweep on the bar
 

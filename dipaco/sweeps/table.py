@@ -81,7 +81,7 @@ class SweepTable:
     rows: list[SweepRow]
     orderings: list[Ordering]  # one for every pair of rows
     runs: list[ReportRow]  # the rows of every run's report
-    missing: list[str]  # unfinished runs, and baselines of finished ones
+    missing: list[str]  # unfinished runs
     apart: list[str]  # rows on other text or documents than the reference, not compared with it
     notes: list[str]
 
@@ -104,15 +104,14 @@ def make_table(
     sweep: str,
     trials: Sequence[Trial],
     results: Mapping[Trial, Sequence[ReportRow]],
-    origins: Mapping[Trial, Mapping[str, Origin]] | None = None,
+    origins: Mapping[Trial, Origin] | None = None,
     reference: str = "",
 ) -> SweepTable:
     """The table of a sweep.
 
     Args:
       results: trial -> the rows of its report. Unfinished trials are absent.
-      origins: trial -> arm -> origin of the run that trained it. If absent, settings alone tell
-        the text of a perplexity.
+      origins: trial -> origin of its run. If absent, settings alone tell the text of a perplexity.
       reference: the row that the others are compared with, which becomes the first. Empty, or not
         finished: the first row.
     """
@@ -133,18 +132,10 @@ def make_table(
             if trial in results
             for result in results[trial]
         ],
-        missing=[each for trial in trials for each in _missing(trial, results.get(trial))],
+        missing=[str(trial) for trial in trials if trial not in results],
         apart=[name for name, row in rows.items() if are_apart(rows[reference], row)],
         notes=table_notes(rows),
     )
-
-
-def _missing(trial: Trial, results: Sequence[ReportRow] | None) -> list[str]:
-    """The unfinished part of a trial: all of it, or a baseline that another run is to train."""
-    if results is None:
-        return [str(trial)]
-    there = {result.arm for result in results}
-    return [f"`{arm}` of {trial}" for arm in trial.config.baselines if arm not in there]
 
 
 def _sweep_row(sweep: str, row: NamedRow, reference: NamedRow) -> SweepRow:

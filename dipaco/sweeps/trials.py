@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from dipaco.config import RunConfig
@@ -18,6 +19,14 @@ class Trial(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.row}, seed {self.seed}"
+
+
+class SweepRun(NamedTuple):
+    """The run of a trial."""
+
+    title: str
+    folder: Path
+    config: RunConfig
 
 
 def trials_of(

@@ -1,7 +1,5 @@
 """Which rows of a table are compared: those scored on the same documents, and under which seeds."""
 
-import dataclasses
-
 import pytest
 
 from dipaco.overrides import override
@@ -140,8 +138,3 @@ def test_rows_that_are_equal_to_a_third_one_under_one_seed_are_not_equal(monkeyp
     rows = {"again": ROWS["flat"], "flat": ROWS["flat"], "more": ROWS["flat"]}
     table = table_of(rows=rows, leave_out={"again, seed 1", "again, seed 2"})
     assert any(line.startswith("not resolved: more below flat") for line in ordering_lines(table))
-
-
-def test_a_baseline_that_is_not_there_is_missing():
-    rows = {"flat": dataclasses.replace(ROWS["flat"], baselines=("dense",))}
-    assert table_of(rows=rows, seeds=(0,)).missing == ["`dense` of flat, seed 0"]

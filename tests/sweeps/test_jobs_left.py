@@ -9,9 +9,9 @@ from dipaco.data.prepare import prepare
 from dipaco.overrides import override
 from dipaco.runs.opening import create_or_open, reading
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.jobs_left import jobs_left
 from dipaco.sweeps.shared_base import base_digest, begin_shared, folder_with_text
+from dipaco.sweeps.trials import SweepRun
 from tests.workers.conftest import CONFIG
 
 FASTER = override(CONFIG, ["inner.learning_rate=0.1"])
@@ -27,7 +27,7 @@ def jobs_of(layout, *configs, tell=lambda event: None):
         SweepRun(f"row {number}", layout.row(str(number), 0), config)
         for number, config in enumerate(configs)
     ]
-    return {job.title: job for job in jobs_left(runs, layout, lambda run: True, "first", tell)}
+    return {job.title: job for job in jobs_left(runs, layout, "first", tell)}
 
 
 def test_a_second_base_model_follows_the_first_for_its_text_and_does_not_fail_with_it(layout):

@@ -10,9 +10,9 @@ import pytest
 from dipaco.observe.events import Event
 from dipaco.observe.writers import JsonLines
 from dipaco.store.layout import Layout, SweepLayout
-from dipaco.sweeps.equal_arms import SweepRun
 from dipaco.sweeps.progress import SweepProgress
 from dipaco.sweeps.shared_base import base_digest
+from dipaco.sweeps.trials import SweepRun
 from tests.workers.conftest import CONFIG
 
 

@@ -82,16 +82,16 @@ class Little:
 
 @pytest.fixture
 def little(tmp_path, monkeypatch):
-    def begin_all(runs, layout, is_left, first_row, tell):
+    def begin_all(runs, layout, first_row, tell):
         assert first_row == "flat"
-        for run in filter(is_left, runs):
+        for run in runs:
             create_or_open(run.folder, run.config)[0].ledger.close()
         return []
 
     def rows_of(folder, settings):
         with reading(folder) as run:
             config = run.requested_config
-        return [result(name, config.seed) for name in (MODULAR, *config.baselines)]
+        return [result(name, config.seed) for name in (*config.baselines, MODULAR)]
 
     monkeypatch.setattr(sweep, "jobs_left", begin_all)
     monkeypatch.setattr(sweep, "rows_of", rows_of)
@@ -102,7 +102,7 @@ def little(tmp_path, monkeypatch):
 
 def test_a_redo_that_was_killed_goes_on_where_it_was(little, capsys):
     little.command()
-    begun = {"flat/0": (DENSE,), "other/0": (), "third/0": ()}
+    begun = {"flat/0": (DENSE,), "other/0": (DENSE,), "third/0": (DENSE,)}
     assert little.trained == begun
     little.command("flat", "other", "third")
     assert capsys.readouterr().out.count("has not changed: there is nothing to redo.") == 3
@@ -139,30 +139,12 @@ def test_a_picture_that_fails_takes_no_table_away(little, monkeypatch):
     assert "The picture could not be drawn: ZeroDivisionError: division by zero" in table
 
 
-def test_a_row_that_is_redone_trains_the_baseline_that_another_row_has_not(little, capsys):
-    little.command()
-    fail(little.run("flat"))
-    for row in ("other", "third"):
-        finish(little.run(row))
-    capsys.readouterr()
-    little.command(only=["other"])
-    said = " ".join(capsys.readouterr().err.split())
-    assert "`dense` of other, seed 0 is left to another row" in said
-    assert "`--only other --redo other` does, once the row is finished" in said
-    little.command("other", "third", only=["other", "third"])
-    after = {"flat/0": (DENSE,), "other/0": (DENSE,)}
-    after |= {"replaced/other-0-1": (), "replaced/third-0-1": ()}
-    assert little.trained == after
-    little.command("other", "third", only=["other", "third"])
-    assert little.trained == after
-
-
 def test_rows_that_read_other_text_are_told_apart_in_the_table_of_a_command(little):
     little.command()
     for row in ROWS:
         finish(little.run(row))
     table = little.command().table
-    assert table.apart == ["other", "third"], "their baseline is that of `flat`"
+    assert table.apart == ["other/dense", "other", "third/dense", "third"]
     assert json.loads(little.layout.table("json").read_bytes())["apart"] == table.apart
 
 

@@ -6,7 +6,6 @@ import math
 
 import pytest
 
-from dipaco.config import MODULAR
 from dipaco.evaluation.tables import ReportRow
 from dipaco.model.config import part_names
 from dipaco.sweeps.pairing import mean_interval, paired_difference
@@ -71,7 +70,7 @@ def table_of(seeds=(0, 1, 2), rows=ROWS, leave_out=(), origin=None):
         for trial in trials
         if str(trial) not in leave_out
     }
-    origins = {trial: {MODULAR: origin(trial.row, trial.seed)} for trial in trials if origin}
+    origins = {trial: origin(trial.row, trial.seed) for trial in trials if origin}
     return make_table("toy", trials, results, origins=origins)
 
 

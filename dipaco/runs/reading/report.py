@@ -109,7 +109,7 @@ def make_report(run: Run, settings: ReportSettings | None = None) -> Report:
     evaluations = run.ledger.facts.evaluations()
     rows = sorted(
         (row for arm in run.plan.arms for row in _rows(run, arm, evaluations, settings)),
-        key=place_in_table,
+        key=_place_in_table,
     )
     routed = Routed.of(run.routing_of(MODULAR, run.config.phases))
     prepared = Prepared.of(run.stage("prepare"))
@@ -250,7 +250,7 @@ def _equal_seconds(
     return min(reached, key=lambda row: (row.perplexity, row.steps)) if reached else None
 
 
-def place_in_table(row: ReportRow) -> tuple[int, bool]:
+def _place_in_table(row: ReportRow) -> tuple[int, bool]:
     """Rows of one arm stay together, and the bound is the last."""
     return ROW_ORDER.index(row.arm), row.variant == BEST_PATH
 
