@@ -172,6 +172,30 @@ def test_a_set_of_jobs_begins_the_run_before_its_workers_join_it(file):
     assert workers["dependsOn"] == [{"name": "begin", "status": "Complete"}]
 
 
+def test_a_slice_comes_from_nothing_to_its_first_status(tmp_path):
+    """By a `gcloud` that notes what it is asked, and has nothing yet."""
+    (tmp_path / "gcloud").write_text(
+        '#!/bin/bash\nprintf "%s\\0" "$*" >> asked\n[[ $* != *describe* ]]\n'
+    )
+    (tmp_path / "gcloud").chmod(0o755)
+    command = ["bash", EXAMPLES / "tpu_vm.sh", "/at/config.py"]
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    given = {"PATH": path, "BUCKET": "mine", "PASSWORD": "secret"}
+    subprocess.run(command, env=given, cwd=tmp_path, check=True)
+    *asked, _ = (tmp_path / "asked").read_text().split("\0")
+    made = [call.partition(" create ")[0] for call in asked if " create " in call]
+    assert made == ["storage buckets", "compute instances", "compute tpus tpu-vm"]
+    remote = [call.partition("--command ")[2] for call in asked if " ssh " in call]
+    for script in remote:
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    found = re.findall(r"bin/dipaco ([^;&\n]+)", "\n".join(remote))
+    options = [strict_parser().parse_args(words.split()) for words in found]
+    assert [each.verb for each in options] == ["begin", "worker", "status"]
+    assert {str(each.run) for each in options} == {"gs://mine/run"}
+    assert found[0].startswith("begin config.py")
+    assert f"RestartPreventExitStatus={TaskFailed.exit_code} " in "".join(remote)
+
+
 def test_a_task_of_skypilot_is_one_worker():
     for script in (SKYPILOT["setup"], SKYPILOT["run"]):
         subprocess.run(["bash", "-n"], input=script, text=True, check=True)
