@@ -33,7 +33,7 @@ from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.huggingface import export_checkpoint
 from dipaco.model.inference import prepare
 from dipaco.model.spec import initialise
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 

@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
-    from dipaco.serving.decoding.limits import LoopLimits
+    from dipaco.serving.decoding.decode import LoopLimits
     from dipaco.serving.http.app import HttpSettings, make_app
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import answering_that_it_starts, listen, serve
@@ -189,7 +189,6 @@ def run(options: argparse.Namespace) -> int:
             waiting=options.waiting,
         ),
         paths=paths,
-        has_others=upstreams is None,
     )
     if upstreams is not None:
         asyncio.run(upstreams.check(options.upstream))

@@ -4,12 +4,12 @@ A prompt is routed once (DiPaCo, arXiv 2403.10616, section 2.4), so serving need
 for each request and never the whole model. Re-routing chooses the path again every W tokens.
 
     decoding/          from a request to its tokens: the loop, the cache, the compiled programs
-    dispatch.py        which path takes a prompt, and why
+    dispatch.py        which path takes a prompt, and why: also in an event loop
     prefix_scores.py   how likely a path finds the first tokens of a prompt
-    prompt_router.py   both in an event loop: no thread waits for a path
     fairness.py        what clients share: one fair queue, places, and threads
     rerouting.py       which path continues after every W tokens, by the router trained for it
     models.py          the arms of the run as models of one server, and their releases
+    release_follower.py  a thread that looks for newer ones
     path_cache.py      paths on the device, least recently used out first
     path_admission.py  waiting, in an event loop, until a path is read into memory
     warm_up.py         compiling at the start, program by program

@@ -4,19 +4,26 @@ The text may be empty, where the run's texts begin with a start token. Then that
 is read.
 """
 
-from collections.abc import Iterator, Sequence
+import contextlib
+import queue
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from dipaco.control.planning.release import Release
+from dipaco.model.config import ModelConfig
+from dipaco.model.inference import prepare
+from dipaco.model.spec import Parts
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.generate import generate
+from dipaco.serving.decoding.decode import LoopLimits, buckets, check_fits, smallest_fitting
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
-from dipaco.serving.decoding.limits import check_fits
+from dipaco.serving.decoding.loop import Loop
+from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.dispatch import PathChoice, dispatch, is_routed, without_start
+from dipaco.serving.dispatch import PathChoice, dispatch, without_start
+from dipaco.serving.models import is_routed
 
 
 class Continuation(NamedTuple):
@@ -47,6 +54,72 @@ def prompt_tokens(run: Run, text: str) -> np.ndarray:
     return np.asarray(tokens, np.int32)
 
 
+def generate(
+    config: ModelConfig,
+    parts: Parts,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    sampling: SamplingSettings,
+    seed: int,
+    stop_ids: frozenset[int] = frozenset(),
+    min_new_tokens: int = 0,
+    grammars: Grammars | None = None,
+) -> Iterator[int]:
+    """Yields the tokens that follow a prompt under one path, each block as soon as it is made.
+
+    Args:
+      parts: the parameters of the path, as trained.
+      stop_ids: tokens that end the text. The one that does is yielded last.
+      min_new_tokens: tokens before which none of them is drawn.
+      grammars: the vocabulary to draw from. None = each id of the model is a token.
+
+    Raises:
+      EmptyPrompt, ContextTooLong: by the call itself, not by the iterator.
+    """
+    check_fits(config, prompt_ids)
+    if max_new_tokens < 1:
+        return iter(())
+    needed = len(prompt_ids) + max_new_tokens + LoopLimits.steps_per_block
+    # One size of everything: one request needs one program of each kind.
+    limits = LoopLimits(
+        rows=1,
+        rows_per_path=1,
+        smallest_slots=smallest_fitting(buckets(32, config.max_length), needed),
+        prompt_tokens_per_iteration=config.max_length,
+    )
+    prepared = prepare(config, parts)
+    loop = Loop(
+        config, lambda *_: contextlib.nullcontext(prepared), limits=limits, grammars=grammars
+    )
+    stream = loop.submit(
+        GenerationRequest(
+            prompt_ids=tuple(prompt_ids),
+            path=0,
+            max_new_tokens=max_new_tokens,
+            sampling=sampling,
+            seed=seed,
+            stop_ids=stop_ids,
+            min_new_tokens=min_new_tokens,
+        )
+    )
+    return _tokens(loop, stream)
+
+
+def _tokens(loop: Loop, stream: Stream) -> Generator[int]:
+    while True:
+        try:
+            item = stream.get(timeout_seconds=0)
+        except queue.Empty:
+            loop.run_once()
+            continue
+        if isinstance(item, Finish):
+            if item.error is not None:
+                raise item.error
+            return
+        yield item.id
+
+
 def begin_text(
     run: Run,
     release: Release,
@@ -61,13 +134,11 @@ def begin_text(
     min_tokens: int = 0,
     ignore_eos: bool = False,
 ) -> tuple[PathChoice, Iterator[int]]:
-    """The path of a prompt, and the tokens that it makes, one after another as they are drawn. The
-    last one is the end of the text, if that came.
+    """The path of a prompt, and the tokens that it makes, as `generate` yields them.
 
     Args:
       prompt_ids: int32, the prompt, which chooses the path.
       read_ids: the tokens of it that the path reads.
-      min_tokens: fewer are not made, even if the text would end.
       ignore_eos: the end of the text is a token like any other.
 
     Raises:
@@ -100,11 +171,8 @@ def continue_text(
     path: int | None = None,
     rule: str | None = None,
 ) -> Continuation:
-    """Continues a prompt until the text ends, or by `max_tokens`.
-
-    Args:
-      path: None = the router's choice.
-      rule: chooses the path. None = `routing.rule`.
+    """Continues a prompt until the text ends, or by `max_tokens`. Without a path the router chooses
+    it, by a rule, None = `routing.rule`.
 
     Raises:
       EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.

@@ -4,9 +4,11 @@ once, by its prefix.
 The router reads the base model's features of the first `data.prefix_tokens` (32) tokens. A
 shorter prompt is routed by the mean over the tokens it has. A start token before it is not read.
 By likelihood (`routing.rule`), the best paths by features read the same tokens, and the one under
-which they are likeliest takes the prompt, as in evaluation.
+which they are likeliest takes the prompt, as in evaluation. In an event loop clients take turns,
+and no thread waits for a path.
 """
 
+import asyncio
 import contextlib
 import functools
 import threading
@@ -22,14 +24,14 @@ import numpy as np
 
 from dipaco.control.planning.release import Release
 from dipaco.errors import DipacoError
-from dipaco.model.cache import empty_cache
-from dipaco.model.config import ModelConfig, block_names
+from dipaco.model.config import block_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
 from dipaco.receipt import Receipt
 from dipaco.routing.config import FEATURES, LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.features import document_features
 from dipaco.routing.router import Router
+from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.routing import (
     check_all_paths,
     features,
@@ -38,12 +40,17 @@ from dipaco.runs.routing import (
     routing_by,
 )
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.decode import read, smallest_fitting
+from dipaco.serving.decoding.decode import hidden_states, smallest_fitting
+from dipaco.serving.errors import PathCacheTooSmall
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.memory import free_bytes
+from dipaco.serving.models import ServedRelease, is_routed
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
+from dipaco.serving.rerouting import Rerouter
 from dipaco.serving.warm_up import WarmUpProgram
-from dipaco.store.errors import ObjectDamaged, ObjectMissing
+from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
 from dipaco.store.tensors import load_for_jax
 
 Input = TypeVar("Input")
@@ -51,11 +58,8 @@ Output = TypeVar("Output")
 
 
 class MicroBatcher(Generic[Input, Output]):
-    """Batches calls without a thread: one of the waiting callers computes for all.
-
-    Args:
-      function: 1 to `max_batch` inputs -> their outputs, in order.
-      max_batch: inputs in one batch.
+    """Batches calls without a thread: one of the waiting callers computes for all, at most
+    `max_batch` inputs at once.
     """
 
     def __init__(self, function: Callable[[Sequence[Input]], Iterable[Output]], max_batch: int):
@@ -144,7 +148,8 @@ class Dispatcher:
       cache: keeps the paths that read prefixes. None = a new cache.
 
     Attributes:
-      cache: keeps the paths that read prefixes. None = no path reads a prefix.
+      cache: the same. None = no path reads a prefix.
+      rerouters: those of releases that have one, by digest. Others are re-routed as prompts are.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
@@ -159,6 +164,8 @@ class Dispatcher:
         cache: PathCache | None = None,
     ):
         self._run, self._routing = run, routing_by(run, rule)
+        self.prefix_tokens = run.config.data.prefix_tokens
+        self.rerouters: dict[str, Rerouter] = {}
         self._routers: dict[str, Router] = {}  # keys are digests: an alternation fits a new one
         # Keys are phases. Releases whose paths are compared.
         self._releases: dict[int, Release] = {}
@@ -167,8 +174,7 @@ class Dispatcher:
         self.cache: PathCache | None = None
         if self._routing.rule == LIKELIHOOD:
             self.cache = cache or _own_cache(run)
-            tokens = run.config.data.prefix_tokens
-            self._scorer = PrefixScorer(run.config.model, tokens, self.cache.pin)
+            self._scorer = PrefixScorer(run.config.model, self.prefix_tokens, self.cache.pin)
         self._stats, self._lock = RoutingStats(), threading.Lock()
         self._comparing: weakref.WeakValueDictionary[tuple, PathComparison] = (
             weakref.WeakValueDictionary()
@@ -194,7 +200,7 @@ class Dispatcher:
         ]
         if self._scorer is not None:
             programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
-        return programs
+        return [*programs, *(each for one in self.rerouters.values() for each in one.programs())]
 
     def stats(self) -> RoutingStats:
         """The cost of routing so far."""
@@ -207,39 +213,25 @@ class Dispatcher:
             self._releases[release.phase] = release
         self._routers[release.companions["router"]] = router_of(run, release)
 
-    def route(self, prompt: np.ndarray, release: Release) -> tuple[int, np.ndarray]:
-        """The path of a prompt, int32 [tokens], and the score of every path, [P].
-
-        The router reads text: what follows a start token, if anything does. Blocks while paths are
-        read.
-
-        Raises:
-          NotAllPaths: a path that is to be compared cannot be read.
-          NoRoomForPath: every path in memory is in use.
-        """
-        begun = self.begin(prompt, release)
-        if not isinstance(begun, PathComparison):
-            return begun
-        for path in begun.missing:
-            begun.score(path)
-        return begun.result()
-
     def begin(
         self, prompt: np.ndarray, release: Release, salt: str = ""
-    ) -> tuple[int, np.ndarray] | PathComparison:
-        """Begins like `route`, up to reading paths. Returns the path, or the paths that must read
-        the prompt. What was routed with another salt is routed again.
+    ) -> PathChoice | PathComparison:
+        """The path of a prompt, int32 [tokens], or the paths that must read it first. What was
+        routed with another salt takes as long as what never was.
         """
-        text = without_start(prompt, self._run.corpus.edges.tokens.start)
-        prefix = text[: self._run.config.data.prefix_tokens]
+        prefix = self.text_of(prompt)[: self.prefix_tokens]
         # Features alone send a prefix to the same path in all releases of one router.
         phase = release.phase if self._scorer is not None else None
-        return self._begin_cached(prefix.tobytes(), release.companions["router"], phase, salt)
+        begun = self._begin_cached(prefix.tobytes(), release.companions["router"], phase, salt)
+        return begun if isinstance(begun, PathComparison) else self.end(release, *begun)
 
-    @property
-    def rule(self) -> str:
-        """The rule by which prompts are routed."""
-        return self._routing.rule
+    def end(self, release: Release, path: int, scores_P: np.ndarray) -> PathChoice:
+        """The choice of a path in a release, as `PathComparison.result` gives it."""
+        return PathChoice(path, tuple(release.paths[path]), scores_P, self._routing.rule)
+
+    def text_of(self, prompt: np.ndarray) -> np.ndarray:
+        """The tokens that the router may read: without a start token before them."""
+        return without_start(prompt, self._run.corpus.edges.tokens.start)
 
     def score_meaning(self, release: Release) -> str:
         """The meaning of a path's score in words."""
@@ -323,17 +315,6 @@ def without_start(prompt: np.ndarray, start: int | None) -> np.ndarray:
     return text[1:] if len(text) > 1 and text[0] == start else text
 
 
-@functools.partial(jax.jit, static_argnames=("config",))
-def hidden_states(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) -> jax.Array:
-    """float32 [B, T, D], as `model.lm.hidden_states` in three quarters of its time for one row of
-    32 tokens (8.39 M parameters on two CPUs: 7.1 against 9.7 ms).
-    """
-    cache = empty_cache(config, *tokens_BT.shape)
-    starts_B = cache.pop("length")
-    x_DN, _ = read(config, prepared, tokens_BT, starts_B, cache)
-    return x_DN.T.reshape(*tokens_BT.shape, -1)
-
-
 def dispatch(
     run: Run,
     release: Release,
@@ -342,37 +323,98 @@ def dispatch(
     dispatcher: Dispatcher | None = None,
     rule: str | None = None,
 ) -> PathChoice:
-    """Routes one prompt to a path of a release.
+    """Routes one prompt, int32 [tokens], to a path of a release. It waits while paths are read.
 
     Args:
-      prompt: int32 [tokens].
       path: use this one and do not ask the router.
-      dispatcher: None = one made for this prompt.
-      rule: its rule. None = `routing.rule`.
+      dispatcher: None = one made for this prompt, with this rule or `routing.rule`.
 
     Raises:
       ReleaseOfOtherRouter: the release was made with another router than its paths.
       NotAllPaths: prompts are routed by likelihood, and a path is missing.
     """
-    if (given := choice_without_router(run, release, path)) is not None:
-        return given
+    if path is not None or not is_routed(run, release):
+        return _given(release, path)
     dispatcher = dispatcher or Dispatcher(run, release, rule)
-    return choice_of(release, dispatcher.rule, *dispatcher.route(prompt, release))
+    begun = dispatcher.begin(prompt, release)
+    if not isinstance(begun, PathComparison):
+        return begun
+    for path in begun.missing:
+        begun.score(path)
+    return dispatcher.end(release, *begun.result())
 
 
-def choice_of(release: Release, rule: str, path: int, scores_P: np.ndarray) -> PathChoice:
-    """The choice that a rule made in a release."""
-    return PathChoice(path, tuple(release.paths[path]), scores_P, rule)
+def _given(release: Release, path: int | None) -> PathChoice:
+    """The path that a request gives, or the first if there is no choice."""
+    return PathChoice(path or 0, tuple(release.paths[path or 0]), None)
 
 
-def choice_without_router(run: Run, release: Release, path: int | None) -> PathChoice | None:
-    """The path that is given, or the first if there is no choice. None = ask the router."""
-    if path is None and not is_routed(run, release):
-        path = 0
-    return None if path is None else PathChoice(path, tuple(release.paths[path]), None)
+API_KEY = "key "  # with it begin the names of clients that have one
+REROUTE_SECONDS = 10.0  # for reading paths, after which a text stays on its own
 
 
-def is_routed(run: Run, release: Release) -> bool:
-    """True if there is a choice: several paths, which are not all alike."""
-    arm = run.plan.arm(release.arm)
-    return arm.is_routed and arm.topology.num_paths > 1
+class NextPath(NamedTuple):
+    """The path that continues a text."""
+
+    path: int
+    tokens_read: int  # tokens that the router read
+
+
+class PromptRouter:
+    """Routes the prompts of a server. It is used in one event loop only.
+
+    Args:
+      dispatcher: None = no model has a choice of path.
+      paths: admits to the server's main cache.
+      threads: for work that takes processor time.
+    """
+
+    def __init__(self, dispatcher: Dispatcher | None, paths: PathAdmission, threads: FairThreads):
+        self._dispatcher, self._threads = dispatcher, threads
+        cache = None if dispatcher is None else dispatcher.cache
+        self._paths = paths if cache in (None, paths.cache) else PathAdmission(cache)
+
+    async def route(
+        self, served: ServedRelease, prompt: np.ndarray, path: int | None, client: str
+    ) -> PathChoice:
+        """The path of a prompt, int32 [tokens].
+
+        Args:
+          path: that the request gives. None = the router chooses.
+          client: it takes this client's turn.
+
+        Raises:
+          NotAllPaths: a path that is to be compared cannot be read.
+        """
+        if path is not None or not served.is_routed or (dispatcher := self._dispatcher) is None:
+            return _given(served.release, path)
+        # What another API key has routed takes as long as what none has.
+        salt = client if client.startswith(API_KEY) else ""
+        begun = await self._threads.run(client, dispatcher.begin, prompt, served.release, salt)
+        if not isinstance(begun, PathComparison):
+            return begun
+        while missing := begun.missing:
+            with begun.reading(missing[0]):
+                async with self._paths.pinned(begun.modules_of(missing[0]), client):
+                    await self._threads.run(client, begun.score, missing[0])
+        return dispatcher.end(served.release, *begun.result())
+
+    async def reroute(
+        self, served: ServedRelease, text: np.ndarray, client: str
+    ) -> NextPath | None:
+        """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: the
+        text keeps its path, as those that are to be compared cannot be read now.
+        """
+        if (dispatcher := self._dispatcher) is None:
+            return None
+        text = dispatcher.text_of(text)
+        if rerouter := dispatcher.rerouters.get(served.digest):
+            path = await self._threads.run(client, rerouter.next_path, text)
+            return NextPath(path, len(text))
+        latest = text[-dispatcher.prefix_tokens :]
+        try:
+            async with asyncio.timeout(REROUTE_SECONDS):
+                choice = await self.route(served, latest, None, client)
+        except (NotAllPaths, PathCacheTooSmall, StoreFault, TimeoutError):
+            return None
+        return NextPath(choice.path, len(latest))

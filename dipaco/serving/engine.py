@@ -7,21 +7,20 @@ own: see `upstreams.py`.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 
 from dipaco import trees
 from dipaco.model.config import ModelConfig, part_parameters
 from dipaco.model.inference import prepare
 from dipaco.receipt import Receipt
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.grammar import Grammars
-from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import RELEASES, LevelShape, Mixer
-from dipaco.serving.memory import free_bytes, memory_budget, zero_path
+from dipaco.serving.memory import free_bytes, memory_budget
 from dipaco.serving.models import ReleaseHealth, ServedRelease
-from dipaco.serving.path_cache import Modules, Parts, PathCache
-from dipaco.serving.warm_up import WarmUp
-from dipaco.store.address import Address
+from dipaco.serving.path_cache import Parts, PathCache
+from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_for_jax
@@ -34,20 +33,15 @@ PARAMETER_BYTES = 4  # an upper bound: prepared parameters are of float32 or, so
 class EngineSpec:
     """The run that an engine serves, and its limits."""
 
-    address: Address  # address of the run
     objects: Objects  # objects of the run
     model: ModelConfig
-    limits: LoopLimits = LoopLimits()  # limits of each loop
-    # Bytes of all paths in memory. None = the bytes that the rows leave free.
-    path_bytes: int | None = None
+    limits: LoopLimits = LoopLimits()
+    path_bytes: int | None = None  # of all paths in memory. None = what the rows leave free
     topology: Topology | None = None  # None = no two paths share a step
     paths: tuple[int, ...] | None = None  # the paths of the run that it is asked for. None = any
-    modules_of: Callable[[str, int], Modules]  # (release, path) of a request
     health: ReleaseHealth  # records which modules could not be read
     on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
-    # For requests with a schema, and for the tokens that are drawn. None = there are no such
-    # requests, and each id of the model is a token.
-    grammars: Grammars | None = None
+    grammars: Grammars | None = None  # as the loop's
 
 
 def level_shapes(
@@ -85,37 +79,22 @@ class InProcessEngine:
             self._load, budget.paths, spec.on_cold, trees.num_bytes, reading_bytes=budget.reading
         )
         self.loop = Loop(
-            spec.model, self._parts_of, limits=spec.limits, levels=levels, grammars=spec.grammars
+            spec.model, self.cache.pin, limits=spec.limits, levels=levels, grammars=spec.grammars
         )
 
-    @property
-    def num_programs(self) -> int:
-        """Number of programs that `start` runs."""
-        return self.loop.num_programs
-
-    def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """Compiles everything, then starts the loop.
+    def start(
+        self, served: ServedRelease, warm_up: WarmUp, first: Sequence[WarmUpProgram] = ()
+    ) -> None:
+        """Compiles everything with a whole path, which is then cached. Then starts the loop.
 
         Args:
-          served: a whole path of it is used, and then cached. None: parameters are all 0, and
-            nothing is read.
-          warm_up: runs the programs. None = in silence.
+          first: programs that are run before its own.
 
         Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of it can be served.
+          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of the release can be served.
         """
-        with self._any_path(served) as parts:
-            self.loop.warm_up(parts, warm_up)
-        self.loop.run()
-
-    @contextlib.contextmanager
-    def _any_path(self, served: ServedRelease | None) -> Generator[Parts]:
-        """The first whole path of this engine, else of the release."""
-        if served is None:
-            yield zero_path(self._spec.model)
-            return
-        first = self._spec.paths or ()
-        paths = [*first, *(path for path in range(served.num_paths) if path not in first)]
+        own = self._spec.paths or ()
+        paths = [*own, *(path for path in range(served.num_paths) if path not in own)]
         with contextlib.ExitStack() as stack:
             for path in paths:
                 try:
@@ -124,12 +103,8 @@ class InProcessEngine:
                 except (ObjectMissing, ObjectDamaged):
                     if path == paths[-1]:
                         raise
-            yield parts
-
-    @contextlib.contextmanager
-    def _parts_of(self, release: str, path: int) -> Generator[Parts]:
-        with self.cache.pin(self._spec.modules_of(release, path)) as parts:
-            yield parts
+            self.loop.warm_up(parts, warm_up, first)
+        self.loop.run()
 
     def _load(self, receipt: Receipt) -> Parts:
         health = self._spec.health

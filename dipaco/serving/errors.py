@@ -1,6 +1,7 @@
 """Errors of this room: requests and releases that cannot be served. The docstring of a class is its message."""
 
 from dipaco.errors import DipacoError
+from dipaco.store.errors import ObjectDamaged
 
 
 class ContextTooLong(DipacoError):
@@ -13,6 +14,10 @@ class EmptyPrompt(DipacoError):
 
 class NoRoomForPath(DipacoError):
     """All {pinned} paths in memory are in use. Try again, or raise `--path-bytes`."""
+
+
+class PathNotWhole(ObjectDamaged):
+    """{problem}"""
 
 
 class NoSuchModel(DipacoError):
@@ -28,7 +33,7 @@ class BadChatTemplate(DipacoError):
 
 
 class QueueFull(DipacoError):
-    """{waiting} requests are waiting already. Try again in {retry_after_seconds} s."""
+    """{waiting} requests are waiting already. Try again in a second."""
 
 
 class GrammarFailed(DipacoError):

@@ -1,4 +1,4 @@
-"""Clients share what a server has: one fair queue, one way of giving out places, and threads.
+"""Clients share what a server has: a fair queue, places, the time of grammars, and threads.
 
 A client is who sent a request: an API key, else a connection. A client that asks for much waits for
 its own work, others do not wait for all of it, and none waits for ever.
@@ -8,9 +8,12 @@ import asyncio
 import concurrent.futures
 import contextlib
 import threading
+import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, ParamSpec, TypeVar
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from dipaco.serving.errors import QueueFull
 
 Key = TypeVar("Key", bound=Hashable)
 Item = TypeVar("Item")
@@ -54,11 +57,8 @@ class FairQueue(Generic[Key, Item]):
         return True
 
     def next(self, held: Callable[[Key, Item], Any] | None = None) -> Item | None:
-        """Takes out the item that is served next. None: nobody may be served.
-
-        Args:
-          held: what a key holds, or None if the first item of its line may not be served now. By
-            default all keys hold the same.
+        """Takes out the item that is served next. None: nobody may be served. `held` tells what a
+        key holds, or None if the first item of its line may not be served now.
         """
         key = next(iter(self._lines), None)
         if held is not None:
@@ -79,10 +79,8 @@ class FairQueue(Generic[Key, Item]):
             self._lines.move_to_end(key)
 
     def in_order(self, held: Callable[[Key, Sequence[Item]], Iterable[Any]]) -> list[Item]:
-        """All items, the next first, each as if those before it had been served.
-
-        Args:
-          held: what a key would hold as each item of its line is served.
+        """All items, the next first, each as if those before it had been served. `held` tells what
+        a key would hold as each item of its line is served.
         """
         ranked = [
             (amount, turn, item)
@@ -92,69 +90,111 @@ class FairQueue(Generic[Key, Item]):
         return [item for *_, item in sorted(ranked, key=lambda each: each[:2])]
 
 
-def has_room(held: Mapping[str, int], client: str, number: int, places: int) -> bool:
-    """True if a client gets so many more of a number of places.
+class ClientPlaces:
+    """Places that clients hold. Not thread-safe.
 
     A client also gets places when all are taken, up to its equal share. All clients together so
     hold at most `places` times 1 + 1/2 + ... + 1/clients: few wait.
-
-    Args:
-      held: places by client. One without any may be missing.
     """
-    if sum(held.values()) + number <= places:
-        return True
-    num_clients = len({client for client, number in held.items() if number} | {client})
-    return num_clients > 1 and held.get(client, 0) + number <= places // num_clients
-
-
-class ClientPlaces:
-    """Places that clients hold, as many as `has_room` gives each. Not thread-safe."""
 
     def __init__(self):
         self._held: Counter[str] = Counter()
 
-    @property
-    def num_held(self) -> int:
-        return self._held.total()
-
     def take(self, client: str, number: int, places: int) -> bool:
         """Takes so many for a client, all or none of them. Returns True if it got them."""
-        if not has_room(self._held, client, number, places):
-            return False
-        self._held[client] += number
-        return True
+        num_clients = len(self._held.keys() | {client})
+        is_free = self._held.total() + number <= places
+        has_share = num_clients > 1 and self._held[client] + number <= places // num_clients
+        if is_free or has_share:
+            self._held[client] += number
+        self._held += Counter()  # drops zeros
+        return is_free or has_share
+
+    @contextlib.contextmanager
+    def taken(self, client: str, number: int, places: int) -> Generator[None]:
+        """The client has so many while the context is open. Raises `QueueFull`."""
+        if not self.take(client, number, places):
+            raise QueueFull(waiting=self._held.total())
+        try:
+            yield
+        finally:
+            self.give_back(client, number)
 
     def give_back(self, client: str, number: int = 1) -> None:
         self._held[client] -= number
         self._held += Counter()  # drops zeros
 
 
+GRAMMAR_SECONDS = 0.004  # for grammars in one turn: a block of a small model takes as long
+
+
+class GrammarTurn:
+    """Processor time of grammars, in turns: one of rows that begin, one of rows that have tokens.
+    A row of another client is before those of a client whose grammars took more time.
+    """
+
+    def __init__(self):
+        self._used_seconds = 0.0
+        self._by_client: dict[str, float] = {}
+
+    def begin(self) -> None:
+        """The next turn begins."""
+        self._used_seconds = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        """True if no other row should use its grammar in this turn. The first always may."""
+        return self._used_seconds > GRAMMAR_SECONDS
+
+    @contextlib.contextmanager
+    def charged(self, client: str) -> Generator[None]:
+        """Charges a client with the time of what is done inside."""
+        started_seconds = time.thread_time()
+        try:
+            yield
+        finally:
+            seconds = time.thread_time() - started_seconds
+            self._used_seconds += seconds
+            if client in self._by_client:
+                self._by_client[client] += seconds
+
+    def in_order(self, rows: Sequence[Item], client_of: Callable[[Item], str]) -> list[Item]:
+        """The rows, those first whose clients were charged least. A new client begins with as much
+        as the least of the others.
+        """
+        clients = list(map(client_of, rows))
+        known = {each: seconds for each, seconds in self._by_client.items() if each in clients}
+        least = min(known.values(), default=0.0)
+        self._by_client = {each: known.get(each, least) - least for each in clients}
+        return sorted(rows, key=lambda row: self._by_client[client_of(row)])
+
+
 Given = ParamSpec("Given")
 Value = TypeVar("Value")
 
 
-class _Job(NamedTuple):
-    """A call that a client waits for."""
+class _Job:
+    """A call that some callers wait for. Until it is begun, it is in line for each client."""
 
-    done: asyncio.Future[Any]
-    work: Callable[[], Any]
+    def __init__(self, key: Hashable, work: Callable[[], Any]):
+        self.key, self.work = key, work
+        self.callers: list[asyncio.Future[Any]] = []
+        self.clients: set[str] = set()
+        self.is_begun = False
 
 
 class FairThreads:
     """Threads that clients share fairly: a free thread takes the next job of a `FairQueue`. They
-    serve one event loop at a time.
-
-    Args:
-      threads: jobs at once. A job that waits, for a disk or a bucket, holds its thread meanwhile.
-        Such work has separate threads, as many as may wait at once.
-      name: prefix of the threads' names.
+    serve one event loop at a time. A job that waits, for a disk or a bucket, holds its thread
+    meanwhile: such work has separate threads.
     """
 
     def __init__(self, threads: int, name: str):
         self._pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
-        self._lock = threading.Lock()  # Guards the two fields below.
+        self._lock = threading.Lock()  # Guards the three fields below.
         self._num_free = threads
         self._waiting: FairQueue[str, _Job] = FairQueue()  # Empty while a thread is free.
+        self._jobs: dict[Hashable, _Job] = {}  # those that wait or run, by their keys
 
     async def run(
         self,
@@ -166,19 +206,41 @@ class FairThreads:
         """Calls a function in a thread. Returns or raises whatever it does. A caller that is
         cancelled before its turn takes none.
         """
+        return await self.run_shared(client, object(), lambda: function(*args, **kwargs))
+
+    async def run_shared(self, client: str, key: Hashable, work: Callable[[], Value]) -> Value:
+        """The same for work that others may bring too, with the same key. It takes one thread, when
+        the first of their clients has its turn. The others keep their turns.
+        """
         done: asyncio.Future[Value] = asyncio.get_running_loop().create_future()
-        job = _Job(done, lambda: function(*args, **kwargs))
         with self._lock:
-            self._waiting.put(client, job)
-            if self._num_free:
+            job = self._jobs.setdefault(key, _Job(key, work))
+            job.callers.append(done)
+            if not job.is_begun and client not in job.clients:
+                job.clients.add(client)
+                self._waiting.put(client, job)
+            if self._num_free and (begun := self._begin_next()) is not None:
                 self._num_free -= 1
-                self._pool.submit(self._work, self._waiting.next())
+                self._pool.submit(self._work, begun)
         try:
             return await done
         except asyncio.CancelledError:
             with self._lock:
-                self._waiting.remove(client, job)
+                job.callers.remove(done)
+                if not job.callers and not job.is_begun:
+                    self._leave_lines(job)
+                    del self._jobs[key]
             raise
+
+    def _begin_next(self) -> _Job | None:
+        if (job := self._waiting.next()) is not None:
+            job.is_begun = True
+            self._leave_lines(job)
+        return job
+
+    def _leave_lines(self, job: _Job) -> None:
+        for client in job.clients:
+            self._waiting.remove(client, job)
 
     def _work(self, job: _Job | None) -> None:
         """Runs in a thread until nobody waits. Whatever happens to a caller and its event loop, the
@@ -190,11 +252,13 @@ class FairThreads:
                 value = job.work()
             except BaseException as raised:
                 error = raised
-            with contextlib.suppress(RuntimeError):  # the caller's event loop is closed
-                job.done.get_loop().call_soon_threadsafe(_end, job.done, value, error)
             with self._lock:
-                job = self._waiting.next()
+                del self._jobs[job.key]
+                callers, job = list(job.callers), self._begin_next()
                 self._num_free += job is None
+            for done in callers:
+                with contextlib.suppress(RuntimeError):  # the caller's event loop is closed
+                    done.get_loop().call_soon_threadsafe(_end, done, value, error)
 
 
 def _end(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -16,8 +16,7 @@ from dipaco.errors import BadSetting
 from dipaco.model.config import ModelConfig
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts, describe
-from dipaco.serving.decoding.decode import make_pool
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits, make_pool
 
 READ_AT_ONCE = 4  # paths, where a part of the budget is enough for so many
 READING_PART = 8
@@ -26,13 +25,10 @@ CGROUP = Path("/sys/fs/cgroup")  # version 2: the limits of a container
 
 
 class MemoryBudget(NamedTuple):
-    """The bytes that each may take. All together are within the budget."""
+    """The bytes that paths may take, beside the rows, the stacks and the base model."""
 
-    rows: int  # the cache of all rows, and the rows gathered from it
     paths: int  # all paths together
     reading: int  # the copies of modules that are being read, one path's or more
-    base: int  # the base model
-    stacks: int  # copies of modules side by side
 
 
 def memory_budget(
@@ -42,21 +38,15 @@ def memory_budget(
     free_bytes: int,
     stack_bytes: int = 0,
 ) -> MemoryBudget:
-    """Divides the budget.
-
-    Args:
-      path_bytes: bytes that all paths may take. None = the rest.
-      stack_bytes: the most that stacks of modules take.
-
-    Raises:
-      BadSetting: the rows, or the paths beside them, do not fit.
+    """Divides the budget. All paths may take `path_bytes`, None = the rest. Raises `BadSetting`:
+    the rows, or the paths beside them, do not fit.
     """
     budget = int(BUDGET * free_bytes) - stack_bytes
     beside = f", beside {stack_bytes:,} for modules side by side" if stack_bytes else ""
     row_bytes = _num_bytes(jax.eval_shape(lambda: make_pool(model, 0)))  # the spare row
     one_path = _num_bytes(jax.eval_shape(lambda: zero_path(model)))
-    reading = base = one_path
-    rows = row_bytes * (limits.rows + 1 + limits.gathered_rows)
+    reading = base = one_path  # the base model has the sizes of a path
+    rows = row_bytes * (limits.rows + 1 + limits.rows)
     left = budget - reading - base - rows
     if left < one_path:
         most = ((budget - reading - base - one_path) // row_bytes - 1) // 2  # beside a spare one
@@ -75,8 +65,7 @@ def memory_budget(
         )
         expected = f"at most {left:,} bytes"
         raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
-    paths = left if path_bytes is None else path_bytes
-    return MemoryBudget(rows, paths, reading, base, stack_bytes)
+    return MemoryBudget(left if path_bytes is None else path_bytes, reading)
 
 
 def zero_path(model: ModelConfig) -> Parts:

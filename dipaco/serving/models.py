@@ -10,9 +10,7 @@ read and match its digest. At the start there is no older release to fall back o
 are served and the others answer with their problem.
 """
 
-import logging
 import re
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -21,25 +19,28 @@ from typing import NamedTuple
 from dipaco.control.planning.release import Release
 from dipaco.control.planning.summaries import Routed
 from dipaco.errors import DipacoError, NoSuchPath
-from dipaco.runs.opening import reading
 from dipaco.runs.run import Run
-from dipaco.serving.dispatch import is_routed
-from dipaco.serving.errors import NoSuchModel, ReleaseInconsistent
+from dipaco.serving.errors import NoSuchModel, PathElsewhere, ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
-from dipaco.store.address import Where
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
 from dipaco.topology import Topology
+from dipaco.topology.cells import listed
 
 RETRY_SECONDS = 30.0  # before what could not be read is tried again
-_log = logging.getLogger("dipaco")
+
+
+def is_routed(run: Run, release: Release) -> bool:
+    """True if there is a choice: several paths, which are not all alike."""
+    arm = run.plan.arm(release.arm)
+    return arm.is_routed and arm.topology.num_paths > 1
 
 
 class ServedRelease:
     """A release with its digest, and the receipts of every path's modules."""
 
-    def __init__(self, release: Release):
-        self.release, self.digest = release, release.digest
+    def __init__(self, release: Release, is_routed: bool):
+        self.release, self.digest, self.is_routed = release, release.digest, is_routed
         self._paths = [release.modules_of(path) for path in range(len(release.paths))]
 
     @property
@@ -53,13 +54,8 @@ class ServedRelease:
         return self._paths[path]
 
     def health_message(self, digest: str, problem: str | None, *, knows_memory: bool) -> str | None:
-        """A sentence about a module that is not whole, or is whole again (`problem` is None).
-
-        None if this release has no such module.
-
-        Args:
-          knows_memory: True: it is known which paths are in memory, and these are served whatever
-            has become of their bytes.
+        """A sentence about a module that is not whole, or is whole again (`problem` is None). None
+        if this release has no such module. With `knows_memory`, paths in memory are served.
         """
         paths = [p for p, modules in enumerate(self.release.paths) if digest in modules.values()]
         if not paths:
@@ -79,7 +75,8 @@ def _first_eight(paths: Sequence[int]) -> str:
 class ServedReleases:
     """The current release of an arm, and the older ones that running requests began in."""
 
-    def __init__(self, first: Release):
+    def __init__(self, first: Release, is_routed: bool):
+        self.is_routed = is_routed
         self._in_use: weakref.WeakValueDictionary[str, ServedRelease] = (
             weakref.WeakValueDictionary()
         )
@@ -87,7 +84,7 @@ class ServedReleases:
 
     def swap(self, release: Release) -> None:
         """Makes a release the one that new requests get."""
-        served = ServedRelease(release)
+        served = ServedRelease(release, self.is_routed)
         self._in_use[served.digest] = served
         self.current = served
 
@@ -125,10 +122,7 @@ def check_consistent(run: Run, release: Release) -> None:
 
 class ReleaseHealth:
     """Modules that could not be read, and the reasons. Each is tried again after `RETRY_SECONDS`.
-
-    Args:
-      on_change: called with a digest and its problem, once for each problem. None = whole again.
-      clock: seconds.
+    `on_change` is called with a digest and its problem, once for each. None = whole again.
     """
 
     def __init__(
@@ -164,16 +158,9 @@ def read_all(
     health: ReleaseHealth,
     paths: Sequence[int] | None = None,
 ) -> dict[str, str]:
-    """Reads every byte of a release and records in `health` which modules are whole.
-
-    Args:
-      paths: only their modules are read. None = all.
-
-    Returns:
-      module -> problem, for modules that are not whole.
-
-    Raises:
-      StoreUnreachable, ...: a module could not be read now. That says nothing about its bytes.
+    """Reads every byte of some paths of a release, None = all, and records in `health` which
+    modules are whole. Returns the problems of those that are not. Raises `StoreFault`: a module
+    could not be read now, which says nothing about its bytes.
     """
     problems: dict[str, str] = {}
     read = range(len(release.paths)) if paths is None else paths
@@ -187,108 +174,6 @@ def read_all(
     return problems
 
 
-class ReleaseFollower:
-    """Polls a run that is still training for newer releases, in a separate thread.
-
-    Args:
-      folder: of the run, or its URL. It is opened at each poll, since a connection belongs to one
-        thread.
-      releases: swapped when there is a newer release.
-      prepare: called with the run, as this thread opened it, and a newer release before the swap,
-        to read its modules first.
-      say: called with a sentence for the operator.
-      on_poll: called with the run at each poll, for changes that come without a newer release.
-      others: the releases, of other arms, that are verified at the start as well.
-      paths: those whose bytes are verified. None = all.
-    """
-
-    def __init__(
-        self,
-        folder: Where,
-        releases: ServedReleases,
-        health: ReleaseHealth,
-        prepare: Callable[[Run, ServedRelease], None],
-        say: Callable[[str], None],
-        on_poll: Callable[[Run], object] = lambda run: None,
-        others: Callable[[], Sequence[ServedRelease]] = lambda: (),
-        paths: Sequence[int] | None = None,
-    ):
-        self._paths = paths
-        self._on_poll, self._others = on_poll, others
-        self._folder, self._releases, self._health = folder, releases, health
-        self._prepare, self._say = prepare, say
-        self._refused: set[tuple[int, str]] = set()  # phase and problem: each is reported once
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def poll(self) -> bool:
-        """Looks for a newer release once. Returns True if one is served now."""
-        current = self._releases.current.release
-        with reading(self._folder) as run:
-            self._on_poll(run)
-            newest = run.ledger.facts.release(current.arm)
-            if newest.phase <= current.phase:
-                return False
-            try:
-                check_consistent(run, newest)
-            except ReleaseInconsistent as error:
-                return self._refuse(newest, str(error))
-            if problems := read_all(run.objects, newest, self._health, self._paths):
-                return self._refuse(newest, next(iter(problems.values())))
-            self._prepare(run, ServedRelease(newest))
-        self._releases.swap(newest)
-        self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
-        return True
-
-    def verify_current(self) -> None:
-        """Reads every byte of the current release, then of the other arms'."""
-        with reading(self._folder) as run:
-            for served in (self._releases.current, *self._others()):
-                read_all(run.objects, served.release, self._health, self._paths)
-
-    def start(self, every_seconds: float | None) -> None:
-        """Verifies the current release, again until all of it could be looked at, and polls at this
-        interval. None = never polls.
-        """
-        self._thread = threading.Thread(
-            target=self._run, args=(every_seconds,), name="release-follower", daemon=True
-        )
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._stopped.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _refuse(self, release: Release, problem: str) -> bool:
-        if (release.phase, problem) not in self._refused:
-            self._refused.add((release.phase, problem))
-            self._say(f"phase {release.phase} is not served: {problem}")
-        return False
-
-    def _run(self, every_seconds: float | None) -> None:
-        wait_seconds = RETRY_SECONDS if every_seconds is None else every_seconds
-        is_verified = self._try(self.verify_current)
-        while not (is_verified and every_seconds is None):
-            if self._stopped.wait(wait_seconds):
-                return
-            is_verified = is_verified or self._try(self.verify_current)
-            if every_seconds is not None:
-                self._try(self.poll)
-
-    def _try(self, action: Callable[[], object]) -> bool:
-        """True if the action came to its end. Otherwise the operator is told the reason."""
-        try:
-            action()
-            return True
-        except (DipacoError, OSError) as error:  # such as a busy ledger or a moved folder
-            self._say(f"could not read {self._folder}: {error}")
-        except Exception as error:  # whatever it is, the release that is served goes on
-            _log.error("the newest release could not be looked at", exc_info=error)
-            self._say(f"could not look at {self._folder}: {type(error).__name__}: {error}")
-        return False
-
-
 class PathShard(NamedTuple):
     """The documents that a path was trained on."""
 
@@ -297,19 +182,15 @@ class PathShard(NamedTuple):
 
 
 class ServedModel:
-    """An arm of the run under its name, and the release of it that new requests get.
-
-    Args:
-      run: opened by the calling thread.
-      name: by which requests ask for it.
-      release: the first that is served.
+    """An arm of the run under its name, and the release of it that new requests get. `run` is
+    opened by the calling thread.
     """
 
     def __init__(self, run: Run, name: str, release: Release):
         self.name, self.arm = name, release.arm
         self.topology: Topology = run.plan.arm(release.arm).topology
         self.is_routed = is_routed(run, release)
-        self.releases = ServedReleases(release)
+        self.releases = ServedReleases(release, self.is_routed)
         self._shards: dict[int, list[PathShard]] = {}  # keys are the phases of their routing
         self._routed_at = run.plan.arm(release.arm).routed_at
         self.read_shards(run, release)
@@ -319,9 +200,7 @@ class ServedModel:
         return f"{self.name}/path_{path:04d}"
 
     def read_shards(self, run: Run, release: Release) -> None:
-        """Reads the documents that the paths of a release were trained on. `run` is opened by this
-        thread.
-        """
+        """Reads the documents that the paths of a release were trained on."""
         phase = self._routed_at(release.phase)
         if not self.is_routed or phase in self._shards:
             return
@@ -346,6 +225,11 @@ class ServedModels:
       phase: serve other arms' releases of this phase if they have one. None = the newest.
       say: called with a sentence for the operator.
       has_others: False: other arms are left out.
+      paths: of a cell, which routes nothing and has no other arms. None = all.
+      read_paths: paths whose bytes are read before a newer release is served. None = all.
+
+    Raises:
+      ReleaseInconsistent: the release of the served arm is not one consistent set.
     """
 
     def __init__(
@@ -356,15 +240,22 @@ class ServedModels:
         health: ReleaseHealth,
         say: Callable[[str], object],
         has_others: bool = True,
+        paths: Sequence[int] | None = None,
+        read_paths: Sequence[int] | None = None,
     ):
-        self._has_others = has_others
+        self._has_others, self._paths = has_others and paths is None, paths
         self._phase, self._health, self._say = phase, health, say
-        # Called before a newer release of another arm is served: whether its prompts can be routed.
-        self.prepare: Callable[[Run, Release], bool] = lambda run, release: True
+        self._read_paths = read_paths
+        # Called with a newer release before it is served: whether its prompts can be routed.
+        self.add_router: Callable[[Run, Release], bool] = lambda run, release: True
+        # Called with the release that is served and with a newer one, to read its modules first.
+        self.preload: Callable[[ServedRelease, ServedRelease], object] = lambda now, newer: None
         self._refused: set[tuple[str, int, str]] = set()  # each is said once
+        check_consistent(run, release)
         self.main = ServedModel(run, run.config.name, release)
+        self.main.is_routed &= paths is None
         self._models = {self.main.name: self.main}
-        self.follow_others(run, is_start=True)
+        self.follow(run, is_start=True)
 
     def __iter__(self) -> Iterator[ServedModel]:
         return iter(list(self._models.values()))
@@ -384,12 +275,20 @@ class ServedModels:
             return self.named(found[1]), int(found[2])
         return self.named(name), None
 
-    def release_of(self, digest: str) -> ServedRelease:
-        """The release, of any model, that a running request began in."""
-        for model in self:
-            if (served := model.releases.find(digest)) is not None:
-                return served
-        raise KeyError(digest)
+    def asked(self, name: str | None, path: int | None) -> tuple[ServedModel, int | None]:
+        """The model and the path that a request asks for, in its field or by the model's name.
+
+        Raises:
+          NoSuchModel, NoSuchPath, PathElsewhere: they are not here.
+        """
+        model, named = self.find(name)
+        path = path if named is None else named
+        if path is not None:
+            model.releases.current.modules_of(path)
+        if self._paths is not None and path not in self._paths:
+            first = self.main.path_name(self._paths[0])
+            raise PathElsewhere(paths=listed(self._paths), name=first)
+        return model, path
 
     @property
     def routed(self) -> ServedModel | None:
@@ -400,42 +299,43 @@ class ServedModels:
         """The releases that new requests get."""
         return [model.releases.current for model in self]
 
-    def follow_others(self, run: Run, *, is_start: bool = False) -> None:
-        """Takes up newer releases of the other arms, and arms that have their first one.
-
-        Args:
-          run: opened by the calling thread.
-          is_start: bytes are not read beforehand: there is no older release to stay with.
+    def follow(self, run: Run, *, is_start: bool = False) -> bool:
+        """Takes up newer releases, and arms that have their first one. Returns whether there is a
+        newer one of the main model. At the start bytes are not read beforehand: there is no older
+        release to stay with. `run` is opened by the calling thread.
         """
+        before = self.main.releases.current
         for arm in (each.name for each in (*run.plan.arms, run.plan.base)):
-            if arm == self.main.arm or not self._has_others:
+            is_main = arm == self.main.arm
+            if not is_main and not self._has_others:
                 continue
-            name = f"{self.main.name}/{arm}"
-            model = self._models.get(name)
-            newest = self._release(run, arm)
-            if newest is None or (
-                model is not None and newest.phase <= model.releases.current.release.phase
-            ):
+            name = self.main.name if is_main else f"{self.main.name}/{arm}"
+            model, newest = self._models.get(name), self._release(run, arm)
+            now = -1 if model is None else model.releases.current.release.phase
+            if newest is None or newest.phase <= now:
                 continue
             try:
                 self._take_up(run, name, newest, is_start)
             except DipacoError as error:
                 self._refuse(newest, str(error))
+        return self.main.releases.current is not before
 
     def _take_up(self, run: Run, name: str, newest: Release, is_start: bool) -> None:
         check_consistent(run, newest)
         if not is_start:
-            if not self.prepare(run, newest):
-                self._refuse(newest, "its prompts can be routed after a restart of this server")
-                return
-            if problems := read_all(run.objects, newest, self._health):
+            if problems := read_all(run.objects, newest, self._health, self._read_paths):
                 self._refuse(newest, next(iter(problems.values())))
+                return
+            if not self.add_router(run, newest):
+                self._refuse(newest, "its prompts can be routed after a restart of this server")
                 return
         if (model := self._models.get(name)) is None:
             self._models = self._models | {name: ServedModel(run, name, newest)}
-        else:
-            model.read_shards(run, newest)
-            model.releases.swap(newest)
+            return
+        model.read_shards(run, newest)
+        self.preload(model.releases.current, ServedRelease(newest, model.releases.is_routed))
+        model.releases.swap(newest)
+        self._say(f"serving the release of `{newest.arm}` at phase {newest.phase} from now on")
 
     def leave_out(self, model: ServedModel, problem: str) -> None:
         """Serves one of the other models no longer, and says why."""

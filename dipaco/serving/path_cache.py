@@ -12,7 +12,6 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
-from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from dipaco.receipt import Receipt
@@ -43,15 +42,11 @@ class PathPin(NamedTuple):
     close: Callable[[], None]
 
 
-class _LeftUnread(Exception):
-    """A module was to be read for another path, whose read ended before that."""
-
-
 class PathCache:
     """Every method may be called from any thread.
 
     Args:
-      load: reads a module and puts it on the device. Raises if it is missing or damaged.
+      load: reads a module and puts it on the device.
       max_bytes: of all modules held, never exceeded.
       on_cold: called with the seconds it took to load a path that was not cached.
       num_bytes_of: bytes of a module that `load` gave. None = its bytes on disk.
@@ -74,7 +69,7 @@ class PathCache:
         # Guards the state below. It is never held while a file is read.
         self._lock = threading.Condition()
         self._modules: dict[str, Parts] = {}  # digest -> its parts, on the device
-        self._reading: dict[str, Future[None]] = {}  # digest -> done when it is in `_modules`
+        self._module_locks: dict[str, threading.Lock] = {}  # digest -> held while it is read
         self._sizes: dict[str, int] = {}  # digest -> bytes, also of modules still to be read
         self._known_sizes: dict[str, int] = {}  # sizes of every module that was ever held
         # A path is keyed by the digests of its modules. The least recently used comes first.
@@ -150,28 +145,11 @@ class PathCache:
             )
 
     def _read(self, key: PathDigests, modules: Modules, kept: Set[str]) -> Parts:
-        """The parts of a path that is pinned."""
-        while True:
-            with contextlib.suppress(_LeftUnread):
-                return self._read_once(key, modules, kept)
-
-    def _read_once(self, key: PathDigests, modules: Modules, kept: Set[str]) -> Parts:
-        """Raises `_LeftUnread` where another thread was to read one of the modules and did not come
-        to it.
-        """
-        started, receipts = time.monotonic(), {each.digest: each for each in modules.values()}
-        with self._lock:
-            is_hit = self._modules.keys() >= receipts.keys()
-            others = [self._reading[digest] for digest in receipts if digest in self._reading]
-            unread = [
-                digest
-                for digest in receipts
-                if digest not in self._modules and digest not in self._reading
-            ]
-            self._reading |= {digest: Future() for digest in unread}
-        self._read_all(key, [receipts[digest] for digest in unread], kept)
-        for other in others:
-            other.result()
+        """The parts of a pinned path. A module is read by one thread, others wait for it."""
+        started, is_hit = time.monotonic(), self.contains(modules)
+        unread = list(modules.values())
+        for waits in (False, True):  # what other threads are reading comes last
+            unread = [each for each in unread if not self._read_module(key, each, kept, waits)]
         with self._lock:
             if key not in self._paths:
                 self._paths[key] = self._assembled(modules, self._modules)
@@ -181,28 +159,20 @@ class PathCache:
             self._on_cold(time.monotonic() - started)
         return parts
 
-    def _read_all(self, key: PathDigests, receipts: Iterable[Receipt], kept: Set[str]) -> None:
-        """Reads modules of a path that no other thread reads, up to the first error."""
-        problem: BaseException | None = None
-        for receipt in receipts:
-            was_tried = problem is None
-            try:
-                if was_tried:
-                    self._read_module(key, receipt, kept)
-            except BaseException as error:
-                problem = error
-            with self._lock:
-                done = self._reading.pop(receipt.digest)
-            if problem is None:
-                done.set_result(None)
-            elif was_tried and not isinstance(problem, NoRoomForPath):
-                done.set_exception(problem)
-            else:  # the problem belongs to this path alone, or to a module that others may not have
-                done.set_exception(_LeftUnread())
-        if problem is not None:
-            raise problem
+    def _read_module(self, key: PathDigests, receipt: Receipt, kept: Set[str], waits: bool) -> bool:
+        """Returns False where another thread reads it, unless this one waits for that."""
+        with self._lock:
+            reading = self._module_locks.setdefault(receipt.digest, threading.Lock())
+        if not reading.acquire(blocking=waits):
+            return False
+        try:
+            if receipt.digest not in self._modules:
+                self._load_module(key, receipt, kept)
+        finally:
+            reading.release()
+        return True
 
-    def _read_module(self, key: PathDigests, receipt: Receipt, kept: Set[str]) -> None:
+    def _load_module(self, key: PathDigests, receipt: Receipt, kept: Set[str]) -> None:
         digest, num_bytes = receipt.digest, self._size_of(receipt)
         with self._bytes_to_read(num_bytes):
             module = self._load(receipt)
@@ -292,15 +262,9 @@ def digests_of(modules: Modules) -> PathDigests:
 class ModulesInUse:
     """The modules that some paths go through, and their bytes together, as paths come and go.
 
-    Paths share modules, so neither follows from the paths' sizes. Counting all of them each time
-    would take longer than reading a small path does. Not thread-safe.
-
-    Args:
-      sizes: digest -> bytes of a module. They may change between calls, but only through `resize`
-        for modules of the set.
-
-    Attributes:
-      num_bytes: of all modules together.
+    Counting all of them each time would take longer than reading a small path does. Not
+    thread-safe. Sizes, digest -> bytes, may change between calls, but only through `resize` for
+    modules of the set.
     """
 
     def __init__(self, sizes: Mapping[str, int]):

@@ -28,21 +28,14 @@ Pin = Callable[[Modules], AbstractContextManager[Parts]]  # like `PathCache.pin`
 
 
 class PrefixScorer:
-    """Scores prefixes under any path. Any thread may call it.
-
-    Args:
-      prefix_tokens: the most tokens of a prefix. Shorter ones are padded for the one program.
-    """
+    """Scores prefixes of at most so many tokens under any path. Any thread may call it."""
 
     def __init__(self, config: ModelConfig, prefix_tokens: int, pin: Pin):
         self._config, self._prefix_tokens, self._pin = config, prefix_tokens, pin
 
     def score(self, prefix: np.ndarray, modules: Modules) -> float:
-        """Nats of all tokens of a prefix, int32 [tokens], but the first, given those before.
-
-        Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: the path cannot be read.
-          NoRoomForPath: every path in memory is in use, unless the caller has pinned this one.
+        """Nats of all tokens of a prefix, int32 [tokens], but the first, given those before. Raises
+        as `PathCache.pin`.
         """
         tokens_1T = np.zeros((1, self._prefix_tokens), np.int32)
         tokens_1T[0, : len(prefix)] = prefix
@@ -52,9 +45,8 @@ class PrefixScorer:
 
 
 class PathComparison:
-    """Paths of a shortlist. Each reads a prefix before the best takes it.
-
-    Any thread may call it. No path is scored twice.
+    """Paths of a shortlist. Each reads a prefix, once, before the best takes it. Any thread may
+    call it.
 
     Args:
       routing: the prior of the router before it.
@@ -93,11 +85,8 @@ class PathComparison:
         return reading_path(self._release, path)
 
     def score(self, path: int) -> None:
-        """Scores the prefix under a path. Reads the path if it is not in memory.
-
-        Raises:
-          NotAllPaths: it cannot be read.
-          PathCacheTooSmall, NoRoomForPath: as in `PrefixScorer.score`.
+        """Scores the prefix under a path. Reads the path if it is not in memory. Raises
+        `NotAllPaths`: it cannot be read.
         """
         started = time.monotonic()
         with self._lock, self.reading(path):

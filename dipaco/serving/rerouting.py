@@ -21,8 +21,7 @@ from dipaco.model.config import ModelConfig, block_names
 from dipaco.model.inference import prepare
 from dipaco.routing import token_router
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.decode import buckets, smallest_fitting
-from dipaco.serving.dispatch import hidden_states
+from dipaco.serving.decoding.decode import buckets, hidden_states, smallest_fitting
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.tensors import load_tree
 

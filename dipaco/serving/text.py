@@ -229,16 +229,10 @@ class TextPiece(NamedTuple):
 class TextWriter:
     """Writes the tokens of one choice as text, with offsets and log-probabilities.
 
-    A token is released with its text, never before: a stop string removes its tokens too.
-
-    A prompt of token ids may end within a character. A completed character belongs to this text.
-    Otherwise its U+FFFD belongs to the prompt.
-
-    Args:
-      stops: strings that end the text. They are left out.
-      prompt_ids: the tokens before the first.
-      starts: tokens after which the first space is left out, from `text_starts`. It stays after an
-        echo.
+    A token is released with its text, never before: a stop string removes its tokens too. A prompt
+    of token ids may end within a character. A completed character belongs to this text. Otherwise
+    its U+FFFD belongs to the prompt. After `starts`, from `text_starts`, the first space is left
+    out. It stays after an echo.
     """
 
     def __init__(

@@ -22,12 +22,12 @@ import msgspec
 
 from dipaco.errors import needs_extra
 from dipaco.runs.run import Run
-from dipaco.serving.decoding.meter import LoopStats
+from dipaco.serving.decoding.loop import LoopStats
 from dipaco.serving.decoding.request_queue import GenerationRequest, OnItems, Stream
 from dipaco.serving.errors import BadUpstreams
 from dipaco.serving.models import ServedRelease
 from dipaco.serving.path_cache import PathCache
-from dipaco.serving.warm_up import WarmUp
+from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 from dipaco.topology.cells import listed, paths_in
 
 LOOK_SECONDS = 5.0  # between two looks at an upstream
@@ -192,15 +192,10 @@ class _NoPaths(PathCache):
 
 
 class Upstreams:
-    """All upstreams of a router: an engine that decodes nothing.
-
-    Args:
-      targets: of each path.
-      places: requests that each server may have at once.
-      say: called with a sentence for the operator.
+    """All upstreams of a router: an engine that decodes nothing. Each server may have so many
+    places, requests at once.
     """
 
-    num_programs = 0
     is_alive = True
 
     def __init__(
@@ -275,10 +270,12 @@ class Upstreams:
 
     def stats(self) -> LoopStats:
         up = sum(server.problem is None for server in self.servers)
-        return LoopStats(0, {}, {}, 0, 0, 0, 0.0, 0.0, 0.0, 0.0, num_replicas=up)
+        return LoopStats(num_replicas=up)
 
-    def start(self, served: ServedRelease | None = None, warm_up: WarmUp | None = None) -> None:
-        """There is nothing to make ready."""
+    def start(
+        self, served: ServedRelease, warm_up: WarmUp, first: Sequence[WarmUpProgram] = ()
+    ) -> None:
+        warm_up.run(first)
 
     def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
         raise AssertionError("requests are sent on, and never decoded here")

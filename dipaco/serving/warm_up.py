@@ -36,33 +36,19 @@ class WarmUpProgram(NamedTuple):
 
 
 class WarmUp:
-    """Runs programs one after another, and reports progress.
-
-    Args:
-      on_program: called before each with what is done (`compiling prefill of 8 x 64 tokens`), how
-        many are done, and how many there are in all.
+    """Runs programs one after another, and calls `on_program` before each: what is done (`compiling
+    prefill of 8 x 64 tokens`), how many are done, and how many there are in all.
     """
 
     def __init__(self, on_program: Callable[[str, int, int], object] = lambda *_: None):
         self._on_program = on_program
-        self._done = self._expected = 0
-
-    def expect(self, number: int) -> None:
-        """So many programs more will be run: with all of them announced, the total is right."""
-        self._expected += number
 
     def run(self, programs: Sequence[WarmUpProgram]) -> None:
-        """Runs them, in order.
-
-        Raises:
-          TooManyMaps: before a program for which there may be no room.
-        """
-        for program in programs:
+        """Raises `TooManyMaps` before a program for which there may be no room."""
+        for number, program in enumerate(programs):
             check_maps()
-            self._expected = max(self._expected, self._done + 1)
-            self._on_program(f"compiling {program.name}", self._done, self._expected)
+            self._on_program(f"compiling {program.name}", number, len(programs))
             program.run()
-            self._done += 1
 
 
 def keep_what_there_is() -> None:

@@ -15,7 +15,7 @@ from dipaco.data.corpus import Corpus
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.data.toy import toy_documents
 from dipaco.model.lm import forward
-from dipaco.serving.decoding.generate import generate
+from dipaco.serving.continuation import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch
 

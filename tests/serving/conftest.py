@@ -14,7 +14,7 @@ MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "
 @pytest.fixture(scope="session")
 def limits():
     """Few rows, and the same in all tests, so programs are compiled once."""
-    from dipaco.serving.decoding.limits import LoopLimits
+    from dipaco.serving.decoding.decode import LoopLimits
 
     return LoopLimits(rows=4, waiting=36, rows_per_step=(4,))
 

@@ -5,8 +5,9 @@ import collections
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.serving.decoding.request_queue import GenerationRequest, Stream, line_of, rows_held
-from dipaco.serving.fairness import FairQueue, has_room
+from dipaco.serving.decoding.decode import LoopLimits
+from dipaco.serving.decoding.request_queue import GenerationRequest, RowShares, Stream, line_of
+from dipaco.serving.fairness import ClientPlaces, FairQueue
 
 
 def queue_of(*items):
@@ -96,18 +97,18 @@ def test_nobody_is_served_twice_while_another_waits_that_holds_no_more(steps):
     assert len(queue) == waiting.total()
 
 
-class EndlessRows:
+class EndlessRows(RowShares):
     """Counts rows as they are given; a path gets at most three."""
 
     def __init__(self):
-        self.by_path, self.by_client = collections.Counter(), collections.Counter()
+        super().__init__({}, LoopLimits(), 0)
 
     def may_begin(self, client, key):
         return self.by_path[key] < 3
 
     def order_of(self, streams):
         queue, order = queue_of(*((line_of(stream), stream) for stream in streams)), []
-        while stream := queue.next(rows_held(self)):
+        while stream := queue.next(self.held):
             order.append(stream)
             self.by_path["", stream.request.path] += 1
             self.by_client[stream.request.client] += 1
@@ -140,10 +141,10 @@ def test_a_flood_by_one_client_does_not_starve_another():
     st.integers(1, 40),
 )
 def test_no_client_is_kept_from_its_share_of_places_and_all_are_bounded(asked, places):
-    held = collections.Counter()
+    shared, held = ClientPlaces(), collections.Counter()
     for client, number in asked:
         share = places // len({*held, client})
-        if has_room(held, client, number, places):
+        if shared.take(client, number, places):
             held[client] += number
         else:
             assert held[client] + number > share

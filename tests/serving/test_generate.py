@@ -8,7 +8,7 @@ import pytest
 
 from dipaco.model.huggingface import EdgeToken, export_checkpoint
 from dipaco.model.spec import describe
-from dipaco.serving.decoding.generate import generate
+from dipaco.serving.continuation import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from tests.support.serving_rig import CONFIG, random_parts
 

@@ -6,7 +6,6 @@ import json
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,11 +15,11 @@ pytest.importorskip("llguidance", reason="structured output needs the `serve` ex
 from llguidance.numpy import fill_next_token_bitmask
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
-from dipaco.serving.decoding import grammar, grammar_trial, row_shares
+from dipaco.serving import fairness
+from dipaco.serving.decoding import grammar, grammar_trial
 from dipaco.serving.decoding.batch import plan_block
-from dipaco.serving.decoding.decode import DRAWN, RESTS
+from dipaco.serving.decoding.decode import DRAWN, RESTS, LoopLimits
 from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary, all_allowed
-from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import GrammarFailed, NoGrammar
@@ -625,22 +624,18 @@ def test_clients_share_the_time_of_grammars_and_texts_do_not_change(grammars, mo
         run_until_idle(loop)
         return [read(stream) for stream in streams]
 
-    parts_of = lambda release, path: contextlib.nullcontext(prepared(path))  # noqa: E731
+    parts_of = lambda key: contextlib.nullcontext(prepared(key[1]))  # noqa: E731
     limits = LoopLimits(rows=6, rows_per_step=(8,), steps_per_block=4)
     expected = texts()
-    monkeypatch.setattr(row_shares, "GRAMMAR_SECONDS", 0.0)  # one row in a turn
+    monkeypatch.setattr(fairness, "GRAMMAR_SECONDS", 0.0)  # one row in a turn
     assert texts() == expected
 
 
 def test_the_row_of_a_client_whose_grammars_took_little_is_first():
-    turn = row_shares.GrammarTurn()
+    turn = fairness.GrammarTurn()
 
     def order(*clients):
-        rows = [
-            (SimpleNamespace(stream=SimpleNamespace(request=request(client=each))),)
-            for each in clients
-        ]
-        return [row.stream.request.client for (row,) in turn.in_order(rows)]
+        return turn.in_order(clients, str)
 
     assert order("a", "b", "a") == ["a", "b", "a"]
     turn.begin()

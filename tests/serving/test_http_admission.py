@@ -163,7 +163,7 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
     """Else the path would be evicted for it, and read once more."""
 
     def reading(admission):
-        return {digest for key in admission._reads._reading for digest in key}
+        return {digest for key in admission._readers._jobs for digest in key}
 
     async def run():
         admission = PathAdmission(slow.cache)
@@ -214,14 +214,14 @@ async def _hold(admission, *path):
 
 
 def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
-    may_end, routed, begin = threading.Event(), [], service.begin_routing
+    may_end, routed, begin = threading.Event(), [], service.dispatcher.begin
 
-    def begin_routing(served, prompt, path=None, client=""):
-        routed.append(path)
+    def begin_late(prompt, *args):
+        routed.append(prompt)
         assert may_end.wait(60)
-        return begin(served, prompt, path)
+        return begin(prompt, *args)
 
-    monkeypatch.setattr(service, "begin_routing", begin_routing)
+    monkeypatch.setattr(service.dispatcher, "begin", begin_late)
 
     async def run():
         async with in_process(service) as http_client:

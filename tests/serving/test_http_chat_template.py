@@ -15,7 +15,6 @@ from dipaco.data.config import EdgeNames
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
-from dipaco.serving.http.protocol import ChatMessage
 from tests.support.serving_rig import error_of
 
 TEMPLATE = """\
@@ -148,8 +147,7 @@ def test_a_chat_goes_where_the_users_text_alone_goes_and_stays_there(
 
 def test_what_routes_a_conversation():
     def text(*turns, is_latest=False):
-        messages = [ChatMessage(role=role, content=content) for role, content in turns]
-        return routed_text(messages, is_latest=is_latest)
+        return routed_text(turns, is_latest=is_latest)
 
     turns = ("system", "s"), ("user", " "), ("user", "one"), ("assistant", "a"), ("user", "two")
     assert text(*turns) == "one"

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.data.config import END_OF_TEXT
+from dipaco.serving.dispatch import PromptRouter
 from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.prompt_router import PromptRouter
 from tests.support.serving_rig import error_of, route
 
 LIKELY = {"temperature": 2, "max_tokens": 40, "n": 30, "seed": 3}  # some of 1,200 tokens end
@@ -94,11 +94,13 @@ def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
             return 0
 
     served = service.releases.current
-    monkeypatch.setattr(service, "_rerouters", {served.digest: Trained()})
+    monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: Trained()})
     text = np.array([service.edges.start, 5, 6], np.int32)
 
     async def reroute(text):
-        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        router = PromptRouter(
+            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
+        )
         return await router.reroute(served, text, "someone")
 
     assert asyncio.run(reroute(text)).tokens_read == 2

@@ -19,11 +19,11 @@ from starlette.testclient import TestClient
 import dipaco
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.http import requests
-from dipaco.serving.http.answer import RequestAdmission
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import CompletionRequest
 from dipaco.serving.http.server import http_config
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
 from tests.support.serving_rig import ask_and_leave, error_of, in_process, until
@@ -298,17 +298,17 @@ def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):
 def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choices(
     idle_service, monkeypatch
 ):
-    loop, pinned = idle_service.loop, RequestAdmission.pinned
+    loop, pinned = idle_service.loop, PathAdmission.pinned
     app, numbers = make_app(idle_service), itertools.count()
 
     async def both():
         may_go_on = asyncio.Event()
 
         @contextlib.asynccontextmanager
-        async def late_but_for_the_first(admission, served, path, client):
+        async def late_but_for_the_first(admission, modules, client):
             if 0 < next(numbers) < loop.capacity:
                 await may_go_on.wait()
-            async with pinned(admission, served, path, client):
+            async with pinned(admission, modules, client):
                 yield
 
         async def ask(port, n):
@@ -316,7 +316,7 @@ def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choic
             async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
                 return await client.post("/v1/completions", json=GOOD | {"n": n})
 
-        monkeypatch.setattr(RequestAdmission, "pinned", late_but_for_the_first)
+        monkeypatch.setattr(PathAdmission, "pinned", late_but_for_the_first)
         first = asyncio.create_task(ask(1, loop.capacity))
         await until(lambda: loop.stats().num_waiting == 1)
         other = asyncio.create_task(ask(2, loop.capacity // 2))

@@ -10,9 +10,9 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from dipaco.serving.dispatch import PromptRouter
 from dipaco.serving.http.app import make_app
 from dipaco.serving.http.metrics import Metrics
-from dipaco.serving.prompt_router import PromptRouter
 
 # What the dashboard of vLLM's repository asks for
 # (`examples/online_serving/prometheus_grafana/grafana.json`).

@@ -93,10 +93,10 @@ def test_a_newer_release_of_another_arm_is_followed_and_a_damaged_one_is_not(ser
     with monkeypatch.context() as patch:
         damaged = {"all/0000": "it is damaged"}
         patch.setattr("dipaco.serving.models.read_all", lambda *_: damaged)
-        models.follow_others(run)
-        models.follow_others(run)
+        models.follow(run)
+        models.follow(run)
     assert said == ["`dense` at phase 2 is not served: it is damaged"]
     assert dense.releases.current is running
-    models.follow_others(run)
+    models.follow(run)
     assert dense.releases.current.release.phase == 2
-    assert models.release_of(first.digest) is running
+    assert dense.releases.find(first.digest) is running

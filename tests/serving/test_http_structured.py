@@ -129,6 +129,7 @@ def test_any_object_begins_as_one_and_other_rows_of_the_step_are_as_alone(client
         request = GenerationRequest(
             prompt_ids=(40, 41, 42),
             path=1,
+            modules=service.releases.current.modules_of(1),
             release=service.releases.current.digest,
             max_new_tokens=20,
             sampling=SamplingSettings(temperature=1.0),
@@ -156,6 +157,7 @@ def test_a_text_that_goes_on_elsewhere_goes_on_in_its_grammar(service):
             prompt_ids=(*prompt, *made_ids),
             num_given=len(prompt),
             path=1,
+            modules=service.releases.current.modules_of(1),
             release=service.releases.current.digest,
             max_new_tokens=50 - len(made_ids),
             schema=json.dumps(SCHEMA),

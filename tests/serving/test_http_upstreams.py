@@ -111,7 +111,7 @@ def rig(tiny, limits, serving, tmp_path_factory):
         )
         upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
         asyncio.run(upstreams.check(given))
-        settings = ServiceSettings(limits=limits, has_others=False)
+        settings = ServiceSettings(limits=limits)
         with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
             service.start()
             with serving(service, HttpSettings(upstreams=upstreams)) as url:
@@ -467,7 +467,7 @@ def cells(tiny, limits, serving, tmp_path_factory):
         given.write_text(f"0-1: {{url: {urls[0]}}}\n2-3: {{url: {urls[1]}}}\n")
         upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
         asyncio.run(upstreams.check(given))
-        before = service(has_others=False, upstreams=upstreams)
+        before = service(upstreams=upstreams)
         before.start()
         settings = HttpSettings(upstreams=upstreams, api_keys=("one", "two"))
         url = stack.enter_context(serving(before, settings))

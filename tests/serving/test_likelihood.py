@@ -12,10 +12,10 @@ from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.serving import prefix_scores
+from dipaco.serving.dispatch import PromptRouter
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
@@ -59,7 +59,7 @@ def test_a_prompt_compiles_nothing_after_the_warm_up(tiny, limits):
     settings = ServiceSettings(limits=limits, rule="likelihood")
     compiled = prefix_scores._log_likelihoods
     with Service(tiny.folder, settings, say=lambda _: None) as service:
-        served, dispatcher = service.releases.current, service._dispatcher
+        served, dispatcher = service.releases.current, service.dispatcher
         scorer = dispatcher._scorer
         pin, lost = scorer._pin, served.modules_of(0)
 
@@ -95,7 +95,7 @@ def test_a_path_that_cannot_be_read_refuses_the_prompt(service, monkeypatch):
     def missing(modules):
         raise ObjectMissing(file="modules/x")
 
-    monkeypatch.setattr(service._dispatcher._scorer, "_pin", missing)
+    monkeypatch.setattr(service.dispatcher._scorer, "_pin", missing)
     with pytest.raises(NotAllPaths, match="cannot be read"):
         route(service, service.releases.current, np.arange(7, dtype=np.int32))
 
@@ -113,7 +113,7 @@ def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, p
 
         async def run():
             threads = FairThreads(2, "test")
-            router = PromptRouter(service, PathAdmission(service.cache), threads)
+            router = PromptRouter(service.dispatcher, PathAdmission(service.cache), threads)
             routed = [
                 asyncio.create_task(router.route(served, prompt, None, "one")) for prompt in ids
             ]
@@ -141,7 +141,7 @@ def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits)
 
         async def run():
             paths = PathAdmission(service.cache)
-            router = PromptRouter(service, paths, FairThreads(1, "test"))
+            router = PromptRouter(service.dispatcher, paths, FairThreads(1, "test"))
             async with paths.pinned(served.modules_of(0), "client"):
                 goes = asyncio.create_task(router.reroute(served, text, "one"))
                 await until(lambda: len(paths._waiting) == 1)
@@ -163,10 +163,12 @@ def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monke
     def fails(prefix, modules):
         raise error
 
-    monkeypatch.setattr(service._dispatcher._scorer, "score", fails)
+    monkeypatch.setattr(service.dispatcher._scorer, "score", fails)
 
     async def run():
-        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        router = PromptRouter(
+            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
+        )
         text = np.arange(50, 90, dtype=np.int32)
         return await router.reroute(service.releases.current, text, "one")
 
@@ -177,7 +179,9 @@ def test_prompts_that_begin_alike_are_scored_once(service):
     before, prompt = service.routing_stats(), np.arange(30, 70, dtype=np.int32)
 
     async def run():
-        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(8, "test"))
+        router = PromptRouter(
+            service.dispatcher, PathAdmission(service.cache), FairThreads(8, "test")
+        )
         served = service.releases.current
         alike = [router.route(served, prompt, None, str(n)) for n in range(40)]
         return {choice.path for choice in await asyncio.gather(*alike)}

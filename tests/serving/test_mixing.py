@@ -17,11 +17,10 @@ from hypothesis import strategies as st
 from dipaco.model.config import part_names, part_parameters
 from dipaco.serving.decoding import mixing
 from dipaco.serving.decoding.batch import Batch, BatchRow, GatheredRows
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import (
     LARGEST_STACK_BYTES,
-    BlockShape,
     CommonStep,
     DecodeStep,
     LevelShape,
@@ -69,7 +68,7 @@ def batch_of(parts, num_rows, grammar=None):
 
 def loop_over(path_of, grammars=None, limits=LIMITS):
     """A loop over the paths of the grid."""
-    parts_of = lambda release, path: contextlib.nullcontext(path_of(path))  # noqa: E731
+    parts_of = lambda key: contextlib.nullcontext(path_of(key[1]))  # noqa: E731
     return Loop(CONFIG, parts_of, limits=limits, levels=GRID, grammars=grammars)
 
 
@@ -143,7 +142,7 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
         run_until_idle(loop)
     # In turn: together, apart, together. What was gathered for the one is stale for the other.
     turn = iter(range(1000))
-    of = lambda block: 1 if isinstance(block.rows, int) else 9 * (next(turn) % 3 == 1)  # noqa: E731
+    of = lambda rows, slots: 1 if isinstance(rows, int) else 9 * (next(turn) % 3 == 1)  # noqa: E731
     monkeypatch.setattr(loop.mixer, "times", SimpleNamespace(of=of))
     streams = [loop.submit(each) for each in requests]
     run_until_idle(loop)
@@ -261,7 +260,7 @@ def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(
         return held[seed]
 
     loop = warm_loop_over(lambda path: path_of(path, of=module_of))
-    together = SimpleNamespace(of=lambda block: float(isinstance(block.rows, int)))
+    together = SimpleNamespace(of=lambda rows, slots: float(isinstance(rows, int)))
     monkeypatch.setattr(loop.mixer, "times", together)
     shapes, parts_of = set(), loop.mixer.parts
     watching = lambda step, stacks: (shapes.add(step.common.shape), parts_of(step, stacks))[1]  # noqa: E731
@@ -417,7 +416,7 @@ class Given:
     """Times as they are said to be."""
 
     def __init__(self, times):
-        self.of = times.__getitem__
+        self.of = lambda *block: times[block]
 
 
 @pytest.mark.parametrize(
@@ -425,9 +424,7 @@ class Given:
 )
 def test_the_times_of_steps_decide_which_paths_share_one(four_paths, alone, steps):
     mixer, four = four_paths
-    mixer.times = Given(
-        {BlockShape(16, 64): alone, BlockShape(StepShape(64, Spread.EVEN), 64): 0.04}
-    )
+    mixer.times = Given({(16, 64): alone, (StepShape(64, Spread.EVEN), 64): 0.04})
     assert divided(mixer, four) == steps
 
 
@@ -436,10 +433,10 @@ def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
     mixer, four = four_paths
     mixer.times = Given(
         {
-            BlockShape(16, 64): 1,
-            BlockShape(16, 1024): 9,
-            **{BlockShape(StepShape(size, Spread.EVEN), 64): 2 for size in (8, 32, 64)},
-            **{BlockShape(StepShape(size, Spread.EVEN), 1024): 34 for size in (8, 32, 64)},
+            (16, 64): 1,
+            (16, 1024): 9,
+            **{(StepShape(size, Spread.EVEN), 64): 2 for size in (8, 32, 64)},
+            **{(StepShape(size, Spread.EVEN), 1024): 34 for size in (8, 32, 64)},
         }
     )
     assert divided(mixer, four) == [([0, 1, 2, 3], 64)]
@@ -453,7 +450,7 @@ def test_a_long_text_does_not_make_the_steps_of_short_ones_long(four_paths):
 def test_an_estimate_counts_the_slots_that_rows_attend_to(four_paths):
     mixer, four = four_paths
     assert isinstance(mixer.times, StepTimes)
-    assert mixer.times.of(BlockShape(8, 64)) < mixer.times.of(BlockShape(8, 1024))
+    assert mixer.times.of(8, 64) < mixer.times.of(8, 1024)
     four["a", 2].rows[0].tokens += [1] * 800
     assert all(slots in (None, 64) for _, slots in divided(mixer, four))
 

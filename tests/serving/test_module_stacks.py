@@ -9,7 +9,7 @@ import pytest
 
 from dipaco.model.config import part_names
 from dipaco.serving.decoding import mixing
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.mixing import LevelStack, ModuleStacks
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.models import ReleaseHealth
@@ -72,12 +72,10 @@ def test_an_engine_leaves_memory_for_the_stacks_of_two_releases(tmp_path, monkey
     monkeypatch.setattr("dipaco.serving.engine.free_bytes", lambda *_: 10**9)
     address, topology = Address.of(tmp_path), grid(part_names(CONFIG), (3, 3))
     spec = EngineSpec(
-        address=address,
         objects=address.objects(),
         model=CONFIG,
         limits=LoopLimits(rows=64),
         topology=topology,
-        modules_of=lambda release, path: {},
         health=ReleaseHealth(),
     )
     monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: False)

@@ -64,7 +64,7 @@ def test_a_client_that_asks_for_much_gets_its_turn_however_many_others_come():
     async def run():
         requests, tasks = Requests(memory_for(1)), []
         with contextlib.ExitStack() as keeps:
-            keeps.enter_context(requests.admission._cache.pin(path("first")))
+            keeps.enter_context(requests.admission.cache.pin(path("first")))
             tasks += [requests.begin("flood", each) for each in paths_of("flood")]
             await asyncio.sleep(0)
         for number in range(30):

@@ -13,6 +13,7 @@ from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
 from dipaco.serving.models import ReleaseHealth, ServedReleases
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
@@ -36,6 +37,11 @@ def service(rewound, notices, settings):
         yield service
 
 
+def problem_of(service, path):
+    paths = PathAdmission(service.cache, service.health.problem_of)
+    return paths.problem_of(service.releases.current.modules_of(path))
+
+
 def begin(service, path=0, tokens=6):
     """Submits a request with the release it began in; the loop is not running."""
     items = []
@@ -43,7 +49,11 @@ def begin(service, path=0, tokens=6):
     keep_alive = lambda some, served=served: items.extend(some)  # noqa: E731
     service.loop.submit(
         GenerationRequest(
-            prompt_ids=(5, 6, 7), path=path, release=served.digest, max_new_tokens=tokens
+            prompt_ids=(5, 6, 7),
+            path=path,
+            modules=served.modules_of(path),
+            release=served.digest,
+            max_new_tokens=tokens,
         ),
         keep_alive,
     )
@@ -83,8 +93,7 @@ def test_a_newer_release_is_found_once_and_the_old_one_is_dropped(service, rewou
     rewound.publish()
     assert service.follower.poll()
     assert not service.follower.poll()
-    with pytest.raises(KeyError):
-        service.models.release_of(first)
+    assert service.releases.find(first) is None
 
 
 def test_paths_in_use_are_read_before_the_swap(service, rewound):
@@ -166,7 +175,7 @@ def test_a_router_that_cannot_be_used_holds_back_no_newer_release(
         assert (tried, notices) == ([1], [notices[0]]), "it is read, and said, once"
         assert str(problem) in notices[0]
         assert "the document router re-routes" in notices[0]
-        assert service.rerouter_of(service.releases.current) is None
+        assert service.dispatcher.rerouters == {}
         rewound.publish()
         assert service.follower.poll()
         assert service.releases.current.release.phase == 2
@@ -181,7 +190,7 @@ def test_a_server_starts_without_a_router_to_re_route_by_that_is_missing(
     monkeypatch.setattr(service_module, "load_rerouter", load)
     settings = ServiceSettings(limits=limits, reroute_every=8)
     with Service(rewound.folder, settings, say=notices.append) as service:
-        assert service.rerouter_of(service.releases.current) is None
+        assert service.dispatcher.rerouters == {}
         assert "the document router re-routes" in notices[0]
 
 
@@ -212,7 +221,7 @@ def test_a_store_out_of_reach_breaks_no_module(service, rewound, notices, monkey
         patch.setattr(Objects, "file", out_of_reach)
         for look in (service.follower.verify_current, service.follower.poll):
             service.follower._try(look)
-    assert [service.problem_of(served, path) for path in range(4)] == [None] * 4
+    assert [problem_of(service, path) for path in range(4)] == [None] * 4
     assert service.releases.current is served
     assert all("s3://bucket could not be reached" in sentence for sentence in notices)
     assert service.follower.poll()
@@ -341,7 +350,7 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     finish(service, begin(service, path=3))
     digest = served.release.paths[3]["late/0001"]
     service.health.mark_broken(digest, "it is gone.")
-    assert (service.problem_of(served, 3) is None) == holds_parts
+    assert (problem_of(service, 3) is None) == holds_parts
     (sentence,) = notices
     assert "paths 1, 3 answer 503" in sentence
     assert ("unless they are in memory" in sentence) == holds_parts
@@ -349,7 +358,7 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
 
 def test_a_release_is_known_while_something_refers_to_it(service):
     release = service.releases.current.release
-    releases = ServedReleases(release)
+    releases = ServedReleases(release, is_routed=True)
     held = releases.current
     releases.swap(release._replace(phase=9))
     assert releases.find(held.digest) is held

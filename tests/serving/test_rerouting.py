@@ -21,12 +21,12 @@ from dipaco.data.windows import first_tokens
 from dipaco.evaluation.rerouting import path_of_tokens
 from dipaco.runs.opening import reading
 from dipaco.serving import rerouting
+from dipaco.serving.dispatch import NextPath, PathChoice, PromptRouter
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.app import make_app
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.prompt_router import NextPath, PromptRouter
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.text import shown
 from dipaco.store.errors import BucketMissing, StoreRefuses
@@ -83,7 +83,9 @@ def reroute(service, text):
     """As a request that begins now does."""
 
     async def run():
-        router = PromptRouter(service, PathAdmission(service.cache), FairThreads(1, "test"))
+        router = PromptRouter(
+            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
+        )
         return await router.reroute(service.releases.current, text, "someone")
 
     return asyncio.run(run())
@@ -143,7 +145,7 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(service, client
 
 
 def test_texts_of_any_length_compile_nothing_after_the_warm_up(service):
-    (router,) = service._rerouters.values()
+    (router,) = service.dispatcher.rerouters.values()
     before = rerouting._next_path._cache_size()
     for size in (1, 31, 63, 64):
         assert router.next_path(np.arange(size, dtype=np.int32)) in range(4)
@@ -163,7 +165,7 @@ def test_an_earlier_release_is_re_routed_by_the_document_router(rerouted, settin
 
     never = dataclasses.replace(settings, reroute_every=None)
     with Service(rerouted, never, say=notices.append) as service:
-        assert not service._rerouters, "without re-routing it is not read"
+        assert not service.dispatcher.rerouters, "without re-routing it is not read"
 
 
 def test_a_router_that_appears_after_its_release_is_loaded(rerouted, settings, tmp_path):
@@ -190,14 +192,14 @@ def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
         service.start()
         # All texts begin on path 0, and are sent to path 3.
         served = service.releases.current
-        monkeypatch.setattr(service, "_rerouters", {served.digest: AlwaysPath3()})
+        monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: AlwaysPath3()})
         release = served.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:
             service.follower.verify_current()
         with TestClient(make_app(service)) as client:
             on_path_0 = client.post("/v1/completions", json=body | {"path": 0}).json()
-            monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
+            monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
             answer = client.post("/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
             (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]
@@ -234,7 +236,7 @@ def test_choosing_a_path_again_holds_back_no_other_choice(service, client, monke
 
     body = {"model": "toy", "prompt": [[7, 9, 11], [8, 9, 11]], "temperature": 0}
     body |= {"max_tokens": EVERY + 2, "ignore_eos": True}
-    monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
+    monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
     monkeypatch.setattr(PromptRouter, "reroute", staticmethod(slow.reroute))
     slow.has_happened = True
     expected = client.post("/v1/completions", json=body).json()["choices"]
@@ -297,11 +299,11 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
     other = served.modules_of(3)
     expected = client.post("/v1/completions", json=body | {"path": 0}).json()
     with monkeypatch.context() as choosing:
-        choosing.setattr(service, "_rerouters", {})
+        choosing.setattr(service.dispatcher, "rerouters", {})
         choosing.setattr(PromptRouter, "route", no_path)
         assert reroute(service, np.arange(1, 51, dtype=np.int32)) is None
-    monkeypatch.setattr(service, "begin_routing", _always(0, service.begin_routing))
-    monkeypatch.setattr(service, "_rerouters", {served.digest: AlwaysPath3()})
+    monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
+    monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: AlwaysPath3()})
     monkeypatch.setattr(PathAdmission, "pinned", pinned)
     answer = client.post("/v1/completions", json=body)
     assert answer.status_code == 200, answer.text
@@ -309,5 +311,5 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
     assert (choice["text"], choice["path"]) == (wanted["text"], 0)
 
 
-def _always(path, route):
-    return lambda served, prompt, *_: route(served, prompt, path)
+def always_path_0(prompt, release, salt=""):
+    return PathChoice(0, tuple(release.paths[0]), None)

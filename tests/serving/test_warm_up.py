@@ -12,29 +12,19 @@ from tests.support.serving_rig import make_loop, prepared
 
 def test_each_program_is_announced_before_it_runs():
     said = []
-    warm_up = WarmUp(lambda *told: said.append(told))
-    warm_up.expect(3)
-    warm_up.run([WarmUpProgram(name, lambda name=name: said.append(name)) for name in ("a", "b")])
-    warm_up.run([WarmUpProgram("c", lambda: said.append("c"))])
+    programs = [WarmUpProgram(name, functools.partial(said.append, name)) for name in "abc"]
+    WarmUp(lambda *told: said.append(told)).run(programs)
     told = [(f"compiling {name}", done, 3) for done, name in enumerate("abc")]
     assert said == [told[0], "a", told[1], "b", told[2], "c"]
 
 
-def test_more_programs_than_expected_raise_the_total():
-    said = []
-    WarmUp(lambda *told: said.append(told)).run([WarmUpProgram(name, int) for name in "ab"])
-    assert said == [("compiling a", 0, 1), ("compiling b", 1, 2)]
-
-
 def test_a_loop_announces_as_many_programs_as_it_has_each_by_its_own_name():
     loop, said = make_loop(), []
-    warm_up = WarmUp(lambda *told: said.append(told))
-    warm_up.expect(loop.num_programs)
-    loop.warm_up(prepared(0), warm_up)
+    first = [WarmUpProgram("another's", lambda: None)]
+    loop.warm_up(prepared(0), WarmUp(lambda *told: said.append(told)), first)
     names = [name for name, _, _ in said]
-    assert len(set(names)) == len(names) == loop.num_programs
-    assert {total for _, _, total in said} == {loop.num_programs}
-    assert [done for _, done, _ in said] == list(range(loop.num_programs))
+    assert names[0] == "compiling another's"
+    assert [told[1:] for told in said] == [(n, len(set(names))) for n in range(len(names))]
     compiled = {name.removeprefix("compiling ") for name in names}
     assert {"prefill of 1 x 16 tokens", "scoring a prompt", "copying a row"} < compiled
     assert {"decoding 1 row of 32 tokens", "decoding 4 rows of 64 tokens"} < compiled

@@ -12,7 +12,7 @@ from dipaco.model import lm
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream, Token
@@ -50,15 +50,16 @@ def prepared(path: int):
     return prepare(CONFIG, random_parts(path))
 
 
-def make_loop(parts_of=lambda release, path: contextlib.nullcontext(prepared(path)), **limits):
+def make_loop(parts_of=lambda key: contextlib.nullcontext(prepared(key[1])), **limits):
     """A loop of few and small shapes, run by the test itself."""
     few = LoopLimits(rows=6, rows_per_path=4, waiting=100, steps_per_block=4, smallest_slots=32)
     return Loop(CONFIG, parts_of, limits=dataclasses.replace(few, **limits), levels=LEVELS)
 
 
 def request(prompt=(5, 9, 2), path=0, max_new_tokens=10, **more) -> GenerationRequest:
+    key = more.get("release", ""), path  # in the place of modules
     return GenerationRequest(
-        prompt_ids=tuple(prompt), path=path, max_new_tokens=max_new_tokens, **more
+        prompt_ids=tuple(prompt), path=path, modules=key, max_new_tokens=max_new_tokens, **more
     )
 
 
@@ -134,7 +135,7 @@ def path_bytes(folder) -> int:
 
 def route(service, served, prompt, path=None) -> PathChoice:
     """The path of a prompt, as the command line chooses it: it waits while paths are read."""
-    return dispatch(service.run, served.release, prompt, path, service._dispatcher)
+    return dispatch(service.run, served.release, prompt, path, service.dispatcher)
 
 
 async def ask_and_leave(

@@ -14,7 +14,7 @@ from dipaco.errors import SettingsDisagree
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
 from dipaco.schedule.plan import BASE
-from dipaco.serving.decoding.generate import generate
+from dipaco.serving.continuation import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch
 from dipaco.workers.tasks.sample import sample_release

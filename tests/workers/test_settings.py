@@ -187,7 +187,7 @@ def test_a_server_uses_the_router_of_the_release_that_it_serves(alternated):
     dispatcher.add_release(run, releases[1])
     told = []
     for release in releases:
-        path, scores = dispatcher.route(prompt, release)
+        path, _, scores, _ = dispatcher.begin(prompt, release)
         (expected,) = router_of(run, release).scores(features(run, *prefixes_of(run, [prompt])))
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
         assert path == scores.argmax()
@@ -201,13 +201,13 @@ def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
     alone, together = Dispatcher(run, release), Dispatcher(run, release)
-    expected = [alone.route(prompt, release) for prompt in prompts]
+    expected = [alone.begin(prompt, release) for prompt in prompts]
     with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(lambda prompt: together.route(prompt, release), prompts))
-    for (path, scores), (other_path, other_scores) in zip(told, expected, strict=True):
-        np.testing.assert_allclose(scores, other_scores, rtol=1e-4, atol=1e-4)
-        assert path == other_path == scores.argmax()
-    assert len({path for path, _ in told}) > 1
+        told = list(threads.map(lambda prompt: together.begin(prompt, release), prompts))
+    for one, other in zip(told, expected, strict=True):
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
+        assert one.path == other.path == one.scores.argmax()
+    assert len({one.path for one in told}) > 1
 
 
 def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):

@@ -61,7 +61,7 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
     dispatcher = Dispatcher(run, release)
     WarmUp().run(dispatcher.programs())
     for row, length, path in zip(tokens, lengths, held["paths"], strict=True):
-        assert dispatcher.route(row[:length], release)[0] == path
+        assert dispatcher.begin(row[:length], release).path == path
 
     documents = routing.summary["documents"]
     assert max(documents) - min(documents) <= 1  # capacity and floor 1

@@ -11,8 +11,8 @@ import numpy as np
 
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.spec import describe
-from dipaco.serving.decoding.limits import LoopLimits
-from dipaco.serving.decoding.mixing import BlockShape, StepTimes
+from dipaco.serving.decoding.decode import LoopLimits
+from dipaco.serving.decoding.mixing import Rows, StepTimes
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Token
 from dipaco.serving.engine import EngineSpec, InProcessEngine
 from dipaco.serving.memory import zero_path
@@ -65,8 +65,8 @@ class Load(NamedTuple):
 class Together(StepTimes):
     """Times by which a step for several paths is always the sooner."""
 
-    def of(self, block: BlockShape) -> float:
-        return float(isinstance(block.rows, int))
+    def of(self, rows: Rows, slots: int) -> float:
+        return float(isinstance(rows, int))
 
 
 class ManyPaths:
@@ -114,13 +114,11 @@ class ManyPaths:
             shared = {m: r for m, r in stored.items() if topology.fan_in(m) > 1}
             path_bytes = sum(receipt.num_bytes for receipt in (held | shared).values())
         spec = EngineSpec(
-            address=address,
             objects=objects,
             model=config,
             limits=LoopLimits(rows=ROWS, rows_per_path=ROWS),
             path_bytes=path_bytes,
             topology=topology if shares_steps else None,
-            modules_of=lambda _, path: self._modules[path],
             health=ReleaseHealth(),
         )
         engine = InProcessEngine(spec)
@@ -133,7 +131,12 @@ class ManyPaths:
         """Greedy, after this prompt or so many random tokens."""
         if isinstance(prompt, int):
             prompt = self._rng.integers(1, self._vocab_size, prompt).tolist()
-        return GenerationRequest(prompt_ids=tuple(prompt), path=path, max_new_tokens=new_tokens)
+        return GenerationRequest(
+            prompt_ids=tuple(prompt),
+            path=path,
+            modules=self._modules[path],
+            max_new_tokens=new_tokens,
+        )
 
     def decode_seconds(self, paths: Sequence[int], new_tokens: int) -> float:
         """Seconds of decoding, without the prompts, for a request of each of these paths. The loop

@@ -1,13 +1,10 @@
 """The active rows of a path, the arguments of a block of steps for them, and the tokens it made.
 
 A row with a grammar needs each token that is drawn before the next one's mask. But most tokens are
-not drawn: the grammar allows one only. These pass the
-steps unchanged, and one is drawn. Then the row draws ahead, from the same mask, for as many steps
-as the block has. On the host its grammar takes the tokens for which the mask was right. The next
-block draws the others again, with the same random numbers: the text does not depend on it.
-
-A block of a small model costs as much beside its steps as some of its steps do, for copies of small
-arrays to the device. So arrays that do not change stay there while the rows stay.
+not drawn: the grammar allows one only. These pass the steps unchanged, and one is drawn. Then the
+row draws ahead, from the same mask, for as many steps as the block has. On the host its grammar
+takes the tokens for which the mask was right. The next block draws the others again, with the same
+random numbers: the text does not depend on it. Arrays that do not change stay on the device.
 """
 
 import contextlib
@@ -49,11 +46,8 @@ class BatchRow:
     number: int = dataclasses.field(default_factory=itertools.count().__next__)  # no other has it
 
     def put(self, tokens: Sequence[Token]) -> tuple[int, Finish | None]:
-        """Puts tokens of its block into the stream, up to its end or to one that is drawn again.
-        Then it puts the rest of the text, if its grammar knows it all.
-
-        Returns:
-          The number of tokens, and the end if the last of them ended the text.
+        """Puts tokens of its block into the stream, up to its end or to one that is drawn again,
+        and the rest of the text if its grammar knows it all. Returns their number, and the end.
         """
         taken, finish = [], None
         try:
@@ -113,12 +107,8 @@ class BlockPlan(NamedTuple):
 def plan_block(
     grammars: Sequence[GrammarState | None], num_rows: int, most_steps: int
 ) -> BlockPlan:
-    """Decides how many steps a block has, and which tokens are given.
-
-    Args:
-      grammars: one for each row, None for a row without a grammar.
-      num_rows: rows, padding included.
-      most_steps: n.
+    """Decides how many of n steps a block has, and which tokens are given. `num_rows` includes
+    padding.
     """
     given_nB = np.full((most_steps, num_rows), DRAWN, np.int32)
     given_nB[:, len(grammars) :] = RESTS  # else each step would draw for padding
@@ -174,7 +164,6 @@ class RowInputs:
           num_rows: rows, padding included. Padding is a greedy row of one token.
           spare: the row of the pool that padding writes to.
           tokens_W: the ids that are tokens, as in `Grammars.tokens_W`.
-          device: the pool's.
         """
         these = num_rows, [row.number for row in rows]
         if self._of != these:

@@ -24,6 +24,7 @@ from dipaco.serving.decoding.batch import (
 )
 from dipaco.serving.decoding.decode import (
     DecodeBlock,
+    LoopLimits,
     buckets,
     copy_row,
     decode_block,
@@ -35,7 +36,6 @@ from dipaco.serving.decoding.decode import (
     smallest_fitting,
 )
 from dipaco.serving.decoding.grammar import all_allowed
-from dipaco.serving.decoding.limits import LoopLimits
 from dipaco.serving.decoding.mixing import (
     DecodeStep,
     LevelShape,
@@ -358,7 +358,7 @@ class CachePool:
         be too many. A step without gathered rows gathers them again for its next block.
         """
         gathered.drop()
-        most = self.limits.gathered_rows * self.config.max_length - num_slots
+        most = self.limits.rows * self.config.max_length - num_slots
         self._gathered = [other for other in self._gathered if other.cache is not None]
         while sum(other.num_slots for other in self._gathered) > most:
             self._gathered.pop(0).drop()

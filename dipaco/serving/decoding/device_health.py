@@ -22,32 +22,31 @@ class DeviceHealth:
     """Written by the loop's thread, read by any."""
 
     def __init__(self, pool: CachePool):
-        self._pool, self._num_failed = pool, 0
+        self._pool, self.num_failed = pool, 0
         self._prepared: Parts = {}  # parameters for the next trial
         self._tried_seconds = 0.0  # when it last was
 
     @property
     def problem(self) -> str | None:
         """A sentence without its full stop. None = it makes tokens, as far as is known."""
-        if self._num_failed < FAILURES:
+        if self.num_failed < FAILURES:
             return None
         return "the device makes no tokens: request after request has failed, and a trial with each"
 
     def record_tokens(self) -> None:
         """It made some."""
-        self._num_failed, self._prepared = 0, {}
+        self.num_failed, self._prepared = 0, {}
 
-    @property
-    def idle_seconds(self) -> float | None:
-        """Longest time that the loop may wait for work before `try_again`. None = no limit."""
-        return None if self.problem is None else RETRY_SECONDS
-
-    def try_again(self) -> None:
-        """There is nothing to do. A balancer sends nothing to a server with a problem, so that no
-        request would show that the device makes tokens again.
+    def idle(self, *, try_again: bool) -> float | None:
+        """Longest time that the loop may wait for work. None = no limit. With a problem the device
+        is tried again, as a balancer sends nothing to such a server: no request would show that the
+        device makes tokens.
         """
-        if self.problem and time.monotonic() - self._tried_seconds >= RETRY_SECONDS:
+        if self.problem is None:
+            return None
+        if try_again and time.monotonic() - self._tried_seconds >= RETRY_SECONDS:
             self.try_out(self._prepared)
+        return RETRY_SECONDS if self.problem else None
 
     def try_out(self, prepared: Parts) -> None:
         """Makes a token with a path's parameters, in a free row. If it fails, the cache is lost. It
@@ -66,5 +65,5 @@ class DeviceHealth:
             self.record_tokens()
         except Exception:
             self._pool.forget()
-            self._num_failed += 1
+            self.num_failed += 1
         self._pool.free(pool_row, text_key(stream), [])

@@ -92,16 +92,12 @@ def all_allowed(num_rows: int, vocab_size: int) -> np.ndarray:
 
 
 class Compiled:
-    """A grammar, compiled once, with the states that the masks of its texts have needed.
-
-    Attributes:
-      num_masks: that were made of it.
-      is_full: one of its texts has reached the limit of states.
-    """
+    """A grammar, compiled once, with the states that the masks of its texts have needed."""
 
     def __init__(self, matcher: "LLMatcher", tokenizer: "LLTokenizer"):
         self._matcher, self._vocab_size = matcher, tokenizer.vocab_size
-        self.num_masks, self.is_full = 0, False
+        self.num_masks = 0  # that were made of it
+        self.is_full = False  # one of its texts has reached the limit of states
 
     @property
     def is_worn(self) -> bool:
@@ -125,15 +121,9 @@ class Compiled:
 
 
 class Grammar:
-    """A JSON schema, compiled.
+    """A JSON schema, compiled. `problem` is why it cannot be used, or None."""
 
-    Attributes:
-      problem: why it cannot be used, or None.
-      compile_seconds: processor time that it took.
-      latest: the last compiled form. It is there only without a problem.
-    """
-
-    latest: Compiled
+    latest: Compiled  # the last compiled form. It is there only without a problem
 
     def __init__(self, schema: str, tokenizer: "LLTokenizer", problem: str | None = None):
         self.schema, self._tokenizer = schema, tokenizer
@@ -148,7 +138,7 @@ class Grammar:
             self.problem = str(error)
         if self.problem is not None:
             self.__dict__.pop("latest", None)  # may hold 60 MB
-        self.compile_seconds = time.thread_time() - started_seconds
+        self.compile_seconds = time.thread_time() - started_seconds  # of processor time
 
     def compiled(self) -> Compiled:
         """Compiles it, beside what there is already."""
@@ -233,11 +223,8 @@ def _problem_of(matcher: "LLMatcher") -> str | None:
 
 class Grammars:
     """Compiles grammars for one vocabulary. What a request refers to stays compiled, and so do the
-    latest, since an application sends the same ones. Any thread may call it.
-
-    Args:
-      trial: the problem of a schema that nobody trusts, before it is compiled here. None = there
-        is no trial.
+    latest, since an application sends the same ones. Any thread may call it. `trial` gives the
+    problem of a schema that nobody trusts, before it is compiled here.
     """
 
     def __init__(
@@ -250,10 +237,7 @@ class Grammars:
 
     def compiled(self, schema: str) -> Grammar:
         """A JSON schema, which may have a problem. It takes a millisecond, a large one seconds.
-
-        Raises:
-          ImportError: `llguidance` is not installed.
-          NoGrammar: it cannot read the tokenizer, for example one of words.
+        Raises `ImportError` without `llguidance`, and `NoGrammar`.
         """
         grammar = self._live_one(schema)
         grammar.renew()
@@ -298,15 +282,8 @@ class Grammars:
     def begin(
         self, schema: str, made_ids: Sequence[int], stop_ids: frozenset[int]
     ) -> "GrammarState":
-        """The state of a text that may have begun.
-
-        Args:
-          schema: JSON. If it is not compiled yet, this takes as long as `compiled`.
-          made_ids: its tokens so far.
-          stop_ids: tokens that end it.
-
-        Raises:
-          GrammarFailed: the schema has a problem, or `GrammarState.add` raises it.
+        """The state of a text that has these tokens and may be ended by others. Compiles the schema
+        if that is still to be done. Raises `GrammarFailed`.
         """
         grammar = self._live_one(schema)
         if grammar.problem is not None:
@@ -320,11 +297,7 @@ class Grammars:
 
     @property
     def tokenizer(self) -> "LLTokenizer":
-        """Made when it is first needed: that takes a tenth of a second or more.
-
-        Raises:
-          NoGrammar: it cannot be.
-        """
+        """Made when it is first needed, in a tenth of a second or more. Raises `NoGrammar`."""
         with self._making_tokenizer:
             return self._tokenizer
 
@@ -382,10 +355,8 @@ class GrammarState:
         return self.is_over and not self.forced
 
     def add(self, token: int) -> None:
-        """The text has this token more, one that may come.
-
-        Raises:
-          GrammarFailed: the grammar has outgrown its limits.
+        """The text has this token more, one that may come. Raises `GrammarFailed`: the grammar has
+        outgrown its limits.
         """
         if self.forced:
             expected = self.forced.popleft()

@@ -8,22 +8,23 @@ batch, except where rounding decides: products of other shapes differ in the las
 log-probability).
 """
 
+import collections
 import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from dipaco.model.config import ModelConfig
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch, BatchRow, fetched, grammar_of, tokens_of
 from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment, text_key
-from dipaco.serving.decoding.decode import DecodeBlock
+from dipaco.serving.decoding.decode import DecodeBlock, LoopLimits, check_fits
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
-from dipaco.serving.decoding.limits import LoopLimits, check_fits
-from dipaco.serving.decoding.meter import LoopMeter, LoopStats
 from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer
 from dipaco.serving.decoding.request_queue import (
     Finish,
@@ -31,16 +32,64 @@ from dipaco.serving.decoding.request_queue import (
     OnItems,
     PathKey,
     RequestQueue,
+    RowShares,
     Stream,
     Token,
     key_of,
 )
-from dipaco.serving.decoding.row_shares import GrammarTurn, RowShares
 from dipaco.serving.decoding.sampling import uniforms
 from dipaco.serving.errors import NoRoomForPath
-from dipaco.serving.warm_up import WarmUp
+from dipaco.serving.fairness import GrammarTurn
+from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 
 log = logging.getLogger(__name__)
+
+
+RECENT, RATE_SECONDS = 100, 60.0  # latest blocks, and their age, that a speed is taken over
+
+
+class LoopStats(NamedTuple):
+    """The loop now, and its totals since it began."""
+
+    num_waiting: int = 0
+    rows_per_path: Mapping[PathKey, int] = MappingProxyType({})  # active requests
+    num_tokens: int = 0  # made
+    num_prompt_tokens: int = 0  # prefilled
+    num_prompts_reused: int = 0  # prompts with some or all tokens in the cache already
+    num_paused: int = 0  # times a row was paused for another client
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    tokens_per_second: float = 0.0  # while it decoded, lately. 0.0 = it did not
+    num_replicas: int | None = None  # replicas that answer. None = the loop is of this process
+
+
+class LoopMeter:
+    """The totals. Written by the loop's thread, read by any."""
+
+    def __init__(self):
+        self._totals = LoopStats()
+        # (when it ended, its seconds, its tokens)
+        self._blocks: collections.deque[tuple[float, float, int]] = collections.deque(maxlen=RECENT)
+
+    def count(self, **more: float) -> None:
+        """Adds to totals, by name."""
+        totals = {name: getattr(self._totals, name) + number for name, number in more.items()}
+        self._totals = self._totals._replace(**totals)
+
+    def count_block(self, num_tokens: int, seconds: float) -> None:
+        """A block of tokens was made in so many seconds."""
+        self._blocks.append((time.monotonic(), seconds, num_tokens))
+        self.count(num_tokens=num_tokens, decode_seconds=seconds)
+
+    def stats(self, num_waiting: int, rows_per_path: Mapping[PathKey, int]) -> LoopStats:
+        oldest = time.monotonic() - RATE_SECONDS
+        blocks = [block for block in list(self._blocks) if block[0] > oldest]
+        seconds = sum(seconds for _, seconds, _ in blocks)
+        return self._totals._replace(
+            num_waiting=num_waiting,
+            rows_per_path=rows_per_path,
+            tokens_per_second=sum(tokens for *_, tokens in blocks) / seconds if seconds else 0.0,
+        )
 
 
 class Loop:
@@ -49,7 +98,7 @@ class Loop:
     def __init__(
         self,
         config: ModelConfig,
-        parts_of: Callable[[str, int], AbstractContextManager[Parts]],
+        parts_of: Callable[[Any], AbstractContextManager[Parts]],
         *,
         limits: LoopLimits | None = None,
         levels: Sequence[LevelShape] | None = None,
@@ -58,7 +107,7 @@ class Loop:
         """
         Args:
           config: sizes, the same for every path.
-          parts_of: (release, path) -> a context that gives the path's parameters, prepared
+          parts_of: the modules of a request -> a context that gives its path's parameters, prepared
             (`model.inference.prepare`), and keeps them on the device while it is open. If it raises
             `NoRoomForPath`, the request waits until another path is done. Any other error ends the
             request.
@@ -132,24 +181,18 @@ class Loop:
         self._queue.stop(drain_seconds)
         if self._thread is not None:
             self._thread.join()
-        for stream in self._queue.take_all():
-            self._end(stream, Finish("cancelled"))
-        self._end_active(Finish("cancelled"))
-        self._close_empty_batches()
+        self._cancel(lambda stream: True)
 
     # --- the loop's thread, or a test that calls `run_once` -----------------------------------
 
-    def warm_up(self, prepared: Parts, warm_up: WarmUp | None = None) -> None:
-        """Compiles every program that any load needs, with the parameters of any path. Nothing is
-        compiled afterwards. Without `warm_up` nothing is told.
+    def warm_up(
+        self, prepared: Parts, warm_up: WarmUp | None = None, first: Sequence[WarmUpProgram] = ()
+    ) -> None:
+        """Compiles every program that any load needs, with the parameters of any path, after the
+        programs of others. Without `warm_up` nothing is told.
         """
-        (warm_up or WarmUp()).run(self._pool.programs(prepared))
+        (warm_up or WarmUp()).run([*first, *self._pool.programs(prepared)])
         self._pool.wait()
-
-    @property
-    def num_programs(self) -> int:
-        """Number of those programs."""
-        return len(self._pool.programs({}))
 
     @property
     def mixer(self) -> Mixer:
@@ -158,7 +201,7 @@ class Loop:
 
     def run_once(self) -> bool:
         """One iteration: admit, prefill, decode a block for every row. False = nothing to do."""
-        self._end_cancelled()
+        self._cancel(lambda stream: stream.is_cancelled)
         try:
             did_admit = self._admit()
             self._close_empty_batches()  # a path's only row may have been paused
@@ -172,8 +215,9 @@ class Loop:
             self._close_empty_batches()
             return True
         if blocks:
-            self._meter.record_block(num_tokens, time.monotonic() - started)
-            self.device_health.record_tokens()
+            self._meter.count_block(num_tokens, time.monotonic() - started)
+            if self.device_health.num_failed:
+                self.device_health.record_tokens()
         self._close_empty_batches()
         return bool(blocks) or did_admit
 
@@ -181,12 +225,13 @@ class Loop:
         is_on = True
         while is_on:
             did_something = self.run_once()
-            if not did_something:
-                self.device_health.try_again()
+            idle_seconds = None
+            if self.device_health.num_failed:
+                idle_seconds = self.device_health.idle(try_again=not did_something)
             is_on = self._queue.wait_for_work(
                 has_rows=bool(self._batches),
                 did_something=did_something,
-                idle_seconds=self.device_health.idle_seconds,
+                idle_seconds=idle_seconds,
             )
 
     # --- admission ----------------------------------------------------------------------------
@@ -199,27 +244,28 @@ class Loop:
         token_budget = self.limits.prompt_tokens_per_iteration
         self._grammar_turn.begin()
         while token_budget > 0 and not self._grammar_turn.is_over:
-            shares = RowShares(self._batches, self.limits, self._pool.num_free, new_rows)
-            if (stream := self._queue.next(shares, blocked)) is None:
+            rows = {key: batch.rows for key, batch in self._batches.items()}
+            shares = RowShares(rows, self.limits, self._pool.num_free, new_rows, blocked)
+            if (stream := self._queue.next(shares)) is None:
                 break
             if stream.is_cancelled:
-                self._end(stream, Finish("cancelled"))  # in this very iteration
+                stream.put([Finish("cancelled")])  # in this very iteration
                 continue
             try:
-                batch = self._batch_of(key_of(stream))
+                batch = self._batch_of(stream)
             except NoRoomForPath:
                 blocked.add(key_of(stream))
                 self._queue.put_back(stream)
                 continue
             except Exception as error:
-                self._end(stream, Finish("error", error))
+                stream.put([Finish("error", error)])
                 continue
             try:
                 if paused := shares.to_pause(stream):
                     # First, as a new row's prompt may be copied from the one that is paused.
                     self._prefill(new)
                     new = []
-                    self._pause(*paused)
+                    self._pause(paused.stream)
             except Exception:
                 self._queue.put_back(stream)  # the whole step fails, and it waits for the next
                 raise
@@ -232,12 +278,12 @@ class Loop:
                 finish = Finish("stop")  # tokens that it made before ended it
             if finish is not None:
                 self._close_empty_batches()
-                self._end(stream, finish)
+                stream.put([finish])
                 continue
             try:
                 row, assignment = self._add_row(batch, stream, grammar)
             except Exception as error:
-                self._end(stream, Finish("error", error))
+                stream.put([Finish("error", error)])
                 raise  # a copy that failed may have consumed the cache
             new.append((batch, row, assignment))
             new_rows.append(row)
@@ -247,10 +293,11 @@ class Loop:
         self._prefill(new)
         return bool(new_rows)
 
-    def _batch_of(self, key: PathKey) -> Batch:
-        if key not in self._batches:
+    def _batch_of(self, stream: Stream) -> Batch:
+        if (key := key_of(stream)) not in self._batches:
             pinned = contextlib.ExitStack()
-            self._batches[key] = Batch(pinned.enter_context(self._parts_of(*key)), pinned)
+            parts = pinned.enter_context(self._parts_of(stream.request.modules))
+            self._batches[key] = Batch(parts, pinned)
         return self._batches[key]
 
     def _add_row(
@@ -268,13 +315,15 @@ class Loop:
             stream.row_seconds = time.monotonic()
         return row, assignment
 
-    def _pause(self, batch: Batch, row: BatchRow) -> None:
-        """Puts a row back into the queue. It continues later with the same text."""
+    def _pause(self, stream: Stream) -> None:
+        """Puts an active request back into the queue. It continues later with the same text."""
+        batch = self._batches[key_of(stream)]
+        row = next(row for row in batch.rows if row.stream is stream)
         batch.rows.remove(row)
         self._free(row)
-        row.stream.made_ids = row.tokens[len(row.stream.request.prompt_ids) :]
-        self._meter.num_paused += 1
-        self._queue.put_back(row.stream)
+        stream.made_ids = row.tokens[len(stream.request.prompt_ids) :]
+        self._meter.count(num_paused=1)
+        self._queue.put_back(stream)
 
     def _prefill(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
         """Puts the prompts of new rows into the cache."""
@@ -287,12 +336,13 @@ class Loop:
             # After the others and in this order: what it is copied from may be new as well.
             if assignment.num_cached:
                 self._pool.read_rest(batch.prepared, row.tokens, assignment)
-                self._meter.num_prompts_reused += 1
+                self._meter.count(num_prompts_reused=1)
             num_tokens += len(row.tokens) - 1 - assignment.num_cached
             self._score_prompt(batch, row)
         if new:
             self._pool.wait()
-            self._meter.record_prefill(num_tokens, time.monotonic() - started)
+            seconds = time.monotonic() - started
+            self._meter.count(num_prompt_tokens=num_tokens, prefill_seconds=seconds)
 
     def _score_prompt(self, batch: Batch, row: BatchRow) -> None:
         request = row.stream.request
@@ -320,7 +370,7 @@ class Loop:
                 else:
                     with_grammar.append((row, batch, step, tokens))
         self._grammar_turn.begin()
-        for row, batch, step, tokens in self._grammar_turn.in_order(with_grammar):
+        for row, batch, step, tokens in self._grammar_turn.in_order(with_grammar, _client_of):
             if self._grammar_turn.is_over:
                 self._pool.take_back(step, row)
                 continue
@@ -329,14 +379,11 @@ class Loop:
         return num_tokens
 
     def _hand_to(self, row: BatchRow, batch: Batch, step: DecodeStep, tokens: list[Token]) -> int:
-        is_first = len(row.tokens) == len(row.stream.request.prompt_ids)
         num_taken, finish = row.put(tokens)
         if finish:
             self._remove_row(batch, row, finish)
         elif num_taken < len(tokens):
             self._pool.take_back(step, row)
-        if is_first:
-            self._meter.record_first_token(row.stream.submitted_seconds)
         return num_taken
 
     def _go_on_alone(self) -> None:
@@ -373,11 +420,11 @@ class Loop:
             batch.memory.drop()
         return [(batch, row) for batch in self._batches.values() for row in batch.rows]
 
-    def _end_cancelled(self) -> None:
-        for stream in self._queue.take_cancelled():
-            self._end(stream, Finish("cancelled"))
+    def _cancel(self, is_to_end: Callable[[Stream], bool]) -> None:
+        for stream in self._queue.take(is_to_end):
+            stream.put([Finish("cancelled")])
         for batch in list(self._batches.values()):
-            for row in [row for row in batch.rows if row.stream.is_cancelled]:
+            for row in [row for row in batch.rows if is_to_end(row.stream)]:
                 self._remove_row(batch, row, Finish("cancelled"))
         self._close_empty_batches()
 
@@ -386,20 +433,11 @@ class Loop:
         self._free(row, has_failed=finish.reason == "error")
         if not batch.rows:
             self._close_empty_batches()  # before a client that hears of it asks for another path
-        self._end(row.stream, finish)
+        row.stream.put([finish])
 
     def _free(self, row: BatchRow, has_failed: bool = False) -> None:
         read = [] if has_failed else row.tokens[: -row.num_unread]
         self._pool.free(row.pool_row, text_key(row.stream), read)
-
-    def _end(self, stream: Stream, finish: Finish) -> None:
-        self._meter.record_finish(finish.reason)
-        stream.put([finish])
-
-    def _end_active(self, finish: Finish) -> None:
-        for batch in list(self._batches.values()):
-            for row in list(batch.rows):
-                self._remove_row(batch, row, finish)
 
     def _close_empty_batches(self) -> None:
         """Unpins paths without active rows."""
@@ -407,3 +445,7 @@ class Loop:
             for key in empty:
                 self._batches.pop(key).close()
             self._pool.drop_others({release for release, _ in self._batches})
+
+
+def _client_of(one: tuple[BatchRow, Batch, DecodeStep, list[Token]]) -> str:
+    return one[0].stream.request.client

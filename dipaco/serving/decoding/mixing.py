@@ -1,10 +1,8 @@
 """The choice of paths that share a step.
 
 A step per path reads the modules of every path. A step for all reads every module once, in tiles of
-few columns. The faster one depends on the rows and on the machine: sixty-four rows of two paths are
-faster one path after the other if the paths share nothing. A step attends to as many slots of the
-cache as its longest row needs, in every row: one long text among short ones is faster apart. So the
-estimated times of both are compared block by block.
+few columns, and attends to as many slots of the cache as its longest row needs, in every row. So
+the estimated times of both are compared block by block.
 
 Modules of a level may be stacked side by side on the device, for steps of many rows. A stack is a
 copy that keeps its content while the modules stay the same, so that a step copies nothing.
@@ -27,19 +25,14 @@ from dipaco.model.kernels import tokens_are_rows
 from dipaco.model.mixed import LevelTiles, MixedParts, ModuleStack
 from dipaco.model.spec import Parts
 from dipaco.serving.decoding.batch import Batch
-from dipaco.serving.decoding.decode import buckets, smallest_fitting
-from dipaco.serving.decoding.limits import LoopLimits
+from dipaco.serving.decoding.decode import LoopLimits, buckets, smallest_fitting
 from dipaco.serving.decoding.request_queue import PathKey
 
 RELEASES = 2  # releases with stacks: the newest, and the one that requests finish on
 
 
 class LevelStack:
-    """The modules of one level of a release.
-
-    Args:
-      num_places: modules that it holds at most.
-    """
+    """At most so many modules of one level of a release."""
 
     def __init__(self, num_places: int):
         self._parts: Any = None
@@ -107,19 +100,15 @@ def _put(stack: Parts, module: Parts, place: int) -> Parts:
 # compiles products of one column ten times as long.
 LEAST_COLUMNS, LEAST_COLUMNS_ALONE = 8, 2
 # Fewer columns are faster if tokens are rows: in tiles of four a step of 8 rows of a 4x4 takes
-# 0.66 of the time, a step of 32 of a 16x16 0.84, a step of 64 in the tiles that hold any of its
-# rows 0.91 (AMD). But rows are seldom even, and rows that do not fit are padded to the next size:
-# eight tiles of four never held 32 rows drawn at random from an 8x8, eight of eight did five
-# times in six. So four must be twice the even share, which holds such rows nine times in ten.
+# 0.66 of the time, a step of 32 of a 16x16 0.84 (AMD). But rows are seldom even, and rows that do
+# not fit are padded to the next size. So four must be twice the even share, which holds rows drawn
+# at random nine times in ten.
 LEAST_COLUMNS_AS_ROWS, ROOM_AS_ROWS = 4, 2
 
 # If tokens are rows, the modules of a level are stacked for many rows: a block of 64 rows of an 8x8
-# takes 0.84 of its time with tiles apart, and a block of 64 rows drawn at random, for which stacks
-# have room, 0.75 to 0.84 (AMD, 0.84 M parameters a path, `tools/bench_serve.py --only paths --sides
-# 8`, with and without `--at-random`). Fewer rows gain little: a step of 32 takes 0.96 of the time,
-# a step of 8 in tiles of two 1.36. Stacks of two modules gain as little, 0.96 in a 2x2, and more
-# programs make a start longer. And stacks that the processor's cache does not hold gain nothing:
-# 0.98 in a 16x16, whose 32 modules take 54 MB.
+# takes 0.84 of its time with tiles apart (AMD, 0.84 M parameters a path, `tools/bench_serve.py
+# --only paths --sides 8`). Fewer rows, stacks of two modules, and stacks that the processor's cache
+# does not hold gain little: 0.96 to 0.98.
 LEAST_STACKED_ROWS, LEAST_STACKED_COLUMNS, LEAST_STACKED_MODULES = 64, 8, 3
 LARGEST_STACK_BYTES = 16 << 20
 # Standard deviations of a module's rows, drawn at random, for which its tile has room.
@@ -199,13 +188,8 @@ def module_of(level: LevelShape, prepared: Parts) -> int:
 def tiles_of(
     level: LevelShape, paths: Sequence[Parts], shape: StepShape, stack: LevelStack | None = None
 ) -> LevelTiles:
-    """The tiles of a level for a row of each of these paths. Rows beyond them are padding: their
-    column is any.
-
-    Args:
-      paths: prepared parts of the path of each row.
-      shape: it holds the rows.
-      stack: the level's, if it is stacked.
+    """The tiles of a level for a row of each of these paths, with the level's stack if it is
+    stacked. Rows beyond them are padding: their column is any.
     """
     num_tiles, columns = tile_shape(level, shape)
     if level.num_modules == 1:
@@ -261,23 +245,14 @@ def _own_parts(level: LevelShape, prepared: Parts) -> Parts:
 
 # So many columns have products that take as long as reading the parameters. Of 8 layers of 128 x
 # 512 in float32 (AVX-512, two cores): the products of 64 columns with one set of weights take 1.7
-# ms, of 8 each with eight 4.7 ms, of 4 each with sixteen 7.5 ms, of one each with sixty-four 19 to
-# 23 ms.
+# ms, of 4 each with sixteen 7.5 ms.
 COLUMNS_LIKE_READING = 16
 BESIDES_PRODUCTS = 0.5  # time of a step besides its products
-# A tile's products against those of a separate program. 64 rows of four paths, a 2x2, 32 tokens
-# each, take 0.208 s of CPU time one after the other and 0.156 s together (0.84 M parameters a
-# path), and 1.338 and 1.021 s (8.4 M).
+# A tile's products against those of a separate program: 64 rows of four paths, a 2x2, take 0.208 s
+# of CPU time one after the other and 0.156 s together.
 TILE_OVERHEAD = 1.2
 
 Rows = int | StepShape  # rows of one path, padding included, or of several
-
-
-class BlockShape(NamedTuple):
-    """The properties of a block that decide its time."""
-
-    rows: Rows
-    slots: int  # slots of the cache that each row attends to
 
 
 class StepTimes:
@@ -291,14 +266,16 @@ class StepTimes:
             (level, sum(sizes[part] for part in level.parts) / total) for level in levels
         ]
 
-    def of(self, block: BlockShape) -> float:
-        """An accelerator has room for all products at once: a step takes as long for any rows."""
+    def of(self, rows: Rows, slots: int) -> float:
+        """The time of a block whose rows attend to so many slots each. An accelerator has room for
+        all products at once: a step takes as long for any rows.
+        """
         if jax.default_backend() != "cpu":
             return 1.0
-        if isinstance(block.rows, int):
-            return BESIDES_PRODUCTS + _products(block.rows) + block.rows * block.slots * self._slot
-        cache = block.rows.num_rows * block.slots * self._slot
-        shapes = [(share, *tile_shape(level, block.rows)) for level, share in self._shares]
+        if isinstance(rows, int):
+            return BESIDES_PRODUCTS + _products(rows) + rows * slots * self._slot
+        cache = rows.num_rows * slots * self._slot
+        shapes = [(share, *tile_shape(level, rows)) for level, share in self._shares]
         products = (share * num_tiles * _products(columns) for share, num_tiles, columns in shapes)
         return BESIDES_PRODUCTS + TILE_OVERHEAD * sum(products) + cache
 
@@ -331,11 +308,7 @@ class DecodeStep(NamedTuple):
     common: CommonStep | None = None  # None: there is one batch, of one path
 
 
-class TimedSteps(NamedTuple):
-    """Steps for some batches, and how long they take one after the other."""
-
-    steps: list[DecodeStep]
-    time: float
+TimedSteps = tuple[float, list[DecodeStep]]  # and how long they take one after the other
 
 
 class Mixer:
@@ -430,7 +403,7 @@ class Mixer:
     def _soonest(self, kind: StepKind, batches: Sequence[Batch]) -> list[DecodeStep]:
         """The fastest way: all batches together, or those together that need as many slots."""
         slots = [self.slots([batch]) for batch in batches]
-        together = self._timed(kind, batches, slots)
+        seconds, steps = self._timed(kind, batches, slots)
         by_slots: dict[int, list[Batch]] = {}
         for batch, needed in zip(batches, slots, strict=True):
             by_slots.setdefault(needed, []).append(batch)
@@ -439,23 +412,21 @@ class Mixer:
                 self._timed(kind, alike, [needed] * len(alike))
                 for needed, alike in by_slots.items()
             ]
-            if sum(each.time for each in apart) < together.time:
-                return [step for each in apart for step in each.steps]
-        return together.steps
+            if sum(each for each, _ in apart) < seconds:
+                return [step for _, each in apart for step in each]
+        return steps
 
     def _timed(self, kind: StepKind, batches: Sequence[Batch], slots: Sequence[int]) -> TimedSteps:
         """One step for all, or one for each, given the slots that each batch needs."""
         sizes = [smallest_fitting(self._limits.row_sizes, len(batch.rows)) for batch in batches]
-        blocks = zip(sizes, slots, strict=True)
-        one_by_one = sum(self.times.of(BlockShape(*block)) for block in blocks)
+        one_by_one = sum(map(self.times.of, sizes, slots))
         shape = self.shape(batches) if len(batches) > 1 else None
         if shape is not None:
             most = max(slots)
-            together = self.times.of(BlockShape(shape, most))
+            together = self.times.of(shape, most)
             if together < one_by_one:
-                step = DecodeStep(list(batches), CommonStep(kind, shape, most))
-                return TimedSteps([step], together)
-        return TimedSteps([DecodeStep([batch]) for batch in batches], one_by_one)
+                return together, [DecodeStep(list(batches), CommonStep(kind, shape, most))]
+        return one_by_one, [DecodeStep([batch]) for batch in batches]
 
 
 def _rows_by_module(level: LevelShape, batches: Sequence[Batch]) -> dict[int, int]:

@@ -1,7 +1,10 @@
 """Requests on their way into a loop: any thread puts them in, the loop's thread takes them out.
 
 The client with the fewest active rows is served next, and of its requests one for the path with the
-fewest: a flood by one client, or for one path, does not starve the others.
+fewest: a flood by one client, or for one path, does not starve the others. If no row is free, one
+of the client with the most is *paused*, as long as that brings the two closer: it goes back to the
+head of its line and continues later. So a client that asks for much gets all while no other wants
+anything, and delays the next one by an iteration of the loop, not by its texts.
 """
 
 import asyncio
@@ -12,9 +15,11 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
-from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
+from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fairness import FairQueue
@@ -28,6 +33,7 @@ class GenerationRequest:
 
     prompt_ids: tuple[int, ...]
     path: int  # chosen by dispatch
+    modules: Any = None  # the path's, as the loop's `parts_of` takes them
     # Number of the prompt's ids that were given. It made the rest itself. None = all.
     num_given: int | None = None
     release: str = ""  # digest of the release it was routed in. It finishes on those modules
@@ -73,7 +79,6 @@ class Stream:
         self.prompt_logprobs: list[Token] | None = None  # set before the first token comes
         # Tokens from before it was last paused. Only the loop uses them.
         self.made_ids: list[int] = []
-        self.submitted_seconds = time.monotonic()
         self.row_seconds: float | None = None  # when it first got a row, set before its tokens come
         self.is_cancelled = False
         self._items: queue.SimpleQueue[Token | Finish] = queue.SimpleQueue()
@@ -152,41 +157,95 @@ RECHECK_SECONDS = 0.05  # a request that waits for a path hears of no pin that i
 LineKey = tuple[str, PathKey]  # (client, path)
 
 
-class Shares(Protocol):
-    """The active rows, as `fairness.RowShares` counts them."""
+class ActiveRow(Protocol):
+    """A request that is being decoded."""
 
-    @property
-    def by_path(self) -> Mapping[PathKey, int]: ...  # a missing path has none
+    stream: Stream
+    tokens: list[int]
 
-    @property
-    def by_client(self) -> Mapping[str, int]: ...
+
+class RowShares:
+    """The active rows at one moment, by path and by client.
+
+    Args:
+      num_free: rows that no request has.
+      new: rows that have just been given, and are not paused.
+      blocked: paths that no request may begin on.
+    """
+
+    def __init__(
+        self,
+        rows: Mapping[PathKey, Sequence[ActiveRow]],
+        limits: LoopLimits,
+        num_free: int,
+        new: Collection[ActiveRow] = (),
+        blocked: Set[PathKey] = frozenset(),
+    ):
+        self._of_path, self._limits, self._num_free = rows, limits, num_free
+        self._new, self.blocked = set(map(id, new)), blocked
+        self._rows = [row for of_path in rows.values() for row in of_path]
+        self._heaviest: dict[PathKey | None, tuple[Counter[str], str | None]] = {}
+        self.by_path = Counter({key: len(of_path) for key, of_path in rows.items()})
+        self.by_client = Counter(map(_client_of, self._rows))
+
+    def held(self, line: LineKey, first: Stream) -> tuple[int, int] | None:
+        """What a line of a fair queue holds: its client's active rows, then its path's. None = its
+        first request may not begin.
+        """
+        client, key = line
+        if key in self.blocked or not self.may_begin(client, key):
+            return None
+        return self.by_client[client], self.by_path[key]
 
     def may_begin(self, client: str, key: PathKey) -> bool:
-        """True if a request of a client for a path may begin now."""
-        ...
+        """True if a request may get a row now, perhaps from a client with more rows."""
+        most = self._limits.rows_per_client
+        if most is not None and self.by_client[client] >= most:
+            return False
+        return self._is_free(key) or self._gives_way(client, key) is not None
+
+    def to_pause(self, stream: Stream) -> ActiveRow | None:
+        """The row to pause for a request that may begin. None = there is a free one."""
+        client, key = stream.request.client, key_of(stream)
+        if self._is_free(key) or (other := self._gives_way(client, key)) is None:
+            return None
+        # The one whose text so far is the shortest: it is read again later.
+        theirs = [
+            row for row in self._scope(key) if _client_of(row) == other and id(row) not in self._new
+        ]
+        return min(theirs, key=lambda row: len(row.tokens))
+
+    def _gives_way(self, client: str, key: PathKey) -> str | None:
+        """The client with the most rows, if it keeps as many as this one after giving one up."""
+        scope = key if self._is_full(key) else None
+        if scope not in self._heaviest:
+            rows = self._scope(key)
+            counts = Counter(map(_client_of, rows))
+            old = {_client_of(row) for row in rows if id(row) not in self._new}
+            self._heaviest[scope] = counts, max(old, key=counts.__getitem__, default=None)
+        counts, heaviest = self._heaviest[scope]
+        if heaviest is None or counts[heaviest] - 1 < counts[client] + 1:
+            return None
+        return heaviest
+
+    def _is_free(self, key: PathKey) -> bool:
+        return self._num_free > 0 and not self._is_full(key)
+
+    def _is_full(self, key: PathKey) -> bool:
+        return self.by_path[key] >= self._limits.rows_per_path
+
+    def _scope(self, key: PathKey) -> Sequence[ActiveRow]:
+        """The rows of which one must go: of the path if it is full, else of all."""
+        return self._of_path[key] if self._is_full(key) else self._rows
+
+
+def _client_of(row: ActiveRow) -> str:
+    return row.stream.request.client
 
 
 def line_of(stream: Stream) -> LineKey:
     """The line of a fair queue in which a request waits."""
     return stream.request.client, key_of(stream)
-
-
-def rows_held(
-    shares: Shares, blocked: Set[PathKey] = frozenset()
-) -> Callable[[LineKey, Stream], tuple[int, int] | None]:
-    """A function for the queue: a line of requests holds its client's active rows, then its path's.
-
-    Args:
-      shares: which rows are active, and which requests may get one.
-    """
-
-    def held(line: LineKey, first: Stream) -> tuple[int, int] | None:
-        client, key = line
-        if key in blocked or not shares.may_begin(client, key):
-            return None
-        return shares.by_client.get(client, 0), shares.by_path.get(key, 0)
-
-    return held
 
 
 class RequestQueue:
@@ -217,25 +276,18 @@ class RequestQueue:
         with self._changed:
             self._waiting.put_back(line_of(stream), stream)
 
-    def next(self, shares: Shares, blocked: Set[PathKey]) -> Stream | None:
-        """Takes out the request that begins next. The arguments are the same as for `rows_held`."""
+    def next(self, shares: RowShares) -> Stream | None:
+        """Takes out the request that begins next."""
         with self._changed:
-            return self._waiting.next(rows_held(shares, blocked))
+            return self._waiting.next(shares.held)
 
-    def take_cancelled(self) -> list[Stream]:
-        """Takes out the cancelled ones."""
+    def take(self, is_to_go: Callable[[Stream], bool]) -> list[Stream]:
+        """Takes out all of which this holds."""
         with self._changed:
-            return self._take([stream for stream in self._waiting if stream.is_cancelled])
-
-    def take_all(self) -> list[Stream]:
-        """Takes out all that wait."""
-        with self._changed:
-            return self._take(list(self._waiting))
-
-    def _take(self, streams: list[Stream]) -> list[Stream]:
-        for stream in streams:
-            self._waiting.remove(line_of(stream), stream)
-        return streams
+            streams = [stream for stream in self._waiting if is_to_go(stream)]
+            for stream in streams:
+                self._waiting.remove(line_of(stream), stream)
+            return streams
 
     def stop(self, drain_seconds: float) -> None:
         """Takes no more. The loop ends when it has finished its requests, or after so long."""

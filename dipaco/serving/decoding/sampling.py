@@ -91,9 +91,7 @@ def stack_settings(
     prompt_lengths: Sequence[int] = (),
     allowed_BW: np.ndarray | None = None,
 ) -> RowSettings:
-    """The settings of several rows as arrays. `stops` and `prompt_lengths` belong to the first
-    rows. `allowed_BW` None: every id may be drawn.
-    """
+    """The settings of several rows as arrays. `stops` and `prompt_lengths` belong to the first."""
 
     def floats(field):
         return np.array([getattr(row, field) for row in settings], np.float32)
@@ -149,10 +147,7 @@ def choice_seed(seed: int, prompt: int, choice: int) -> int:
 
 def uniforms(seed: int, length: int) -> np.ndarray:
     """float32 [length, 2] in [0, 1): the random numbers of a row's draw at each position, for a
-    group of tokens and for one in it.
-
-    Made on the host, once per request: a row draws the same alone and in a batch, and programs
-    without a generator compile faster.
+    group of tokens and for one in it. So a row draws the same alone and in a batch.
     """
     return np.random.Generator(np.random.Philox(seed)).random((length, NUM_UNIFORMS), np.float32)
 
@@ -229,12 +224,9 @@ def likeliest(logits_BV: jax.Array) -> jax.Array:
 def log_probabilities(
     logits_BV: jax.Array, token_B: jax.Array, num_top: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The log-probability of a token of each row, and the `num_top` likeliest, best first.
-
-    Log-probabilities are in nats, of the logits before penalty, temperature and cuts.
-
-    Returns:
-      float32 [B] for `token_B`, then int32 [B, num_top] tokens with float32 [B, num_top].
+    """The log-probability of a token of each row, float32 [B], and the `num_top` likeliest, best
+    first: int32 [B, num_top] tokens with float32 [B, num_top]. In nats, before penalty, temperature
+    and cuts.
     """
     total_B = jax.nn.logsumexp(logits_BV, axis=1)
     chosen_B = jnp.take_along_axis(logits_BV, token_B[:, None], axis=1)[:, 0] - total_B
@@ -288,9 +280,8 @@ def _draw(logits_BV, rows: RowSettings, uniforms_BU):
     """Draws a group of tokens by the group's sum, then a token of it by a second random number.
 
     If the last bits of the logits differ (other products, beside other rows), another token is
-    drawn when the random number lies between a boundary and its moved place. Along one sum over all
-    tokens there are as many boundaries as tokens, and rounding in the sum moves each of them. Here
-    there are as many as groups, and `GROUP`, each moved by its own short sum.
+    drawn when the random number lies between a boundary and its moved place. Short sums have few
+    boundaries, and rounding moves them less.
     """
     # Greedy rows are computed too and ignored. Their temperature must not divide by zero.
     temperature_B = jnp.where(rows.temperature_B > 0, rows.temperature_B, 1.0)

@@ -12,15 +12,13 @@ of the next ones is chosen in between. On another path the tokens so far are pre
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import functools
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Generator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 
-from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.request_queue import (
     EventBridge,
     Finish,
@@ -28,91 +26,17 @@ from dipaco.serving.decoding.request_queue import (
     Stream,
     Token,
 )
-from dipaco.serving.decoding.sampling import SamplingSettings, choice_seed
-from dipaco.serving.dispatch import PathChoice
-from dipaco.serving.errors import LoopStopping, PathCacheTooSmall, QueueFull
+from dipaco.serving.decoding.sampling import choice_seed
+from dipaco.serving.dispatch import PromptRouter
+from dipaco.serving.errors import LoopStopping, PathCacheTooSmall
 from dipaco.serving.fairness import ClientPlaces
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics, RequestTimes
-from dipaco.serving.models import ServedRelease
+from dipaco.serving.http.requests import GenerationParams, ParsedRequest, Prompt
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.prompt_router import PromptRouter
 from dipaco.serving.service import Service
 from dipaco.serving.text import TextPiece, TextWriter, WrittenToken
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
-
-
-class RequestAdmission:
-    """One for all requests of a service. It is used in the event loop only.
-
-    Attributes:
-      paths: admits to the service's cache.
-    """
-
-    def __init__(self, service: Service):
-        self._service = service
-        self.paths = PathAdmission(service.cache)
-        self._places = ClientPlaces()  # places of choices
-
-    @contextlib.contextmanager
-    def admitted(self, num_choices: int, client: str) -> Generator[None]:
-        """Gives the choices of a client's request places while the context is open: the loop takes
-        each of them then, whatever other clients ask for meanwhile.
-
-        Raises:
-          QueueFull: there are too many now, and the client has its share of them.
-          ApiError: there are more than fit at any time.
-        """
-        if num_choices > (capacity := self._service.loop.capacity):
-            problem = f"{num_choices} choices are more than the {capacity} that this server takes"
-            raise ApiError(
-                400, f"{problem} at once. Ask for fewer, or in several requests.", param="n"
-            )
-        if not self._places.take(client, num_choices, capacity):
-            raise QueueFull(waiting=self._places.num_held, retry_after_seconds=1)
-        try:
-            yield
-        finally:
-            self._places.give_back(client, num_choices)
-
-    @contextlib.asynccontextmanager
-    async def pinned(self, served: ServedRelease, path: int, client: str) -> AsyncGenerator[None]:
-        """Keeps a path in memory for a client. Waits until it fits.
-
-        Raises:
-          ApiError: it cannot be served, for a reason that is known already.
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be read.
-        """
-        if problem := self._service.problem_of(served, path):
-            raise ApiError(503, problem, param="path", code="path_not_whole")
-        async with self.paths.pinned(served.modules_of(path), client):
-            yield
-
-
-class Prompt(NamedTuple):
-    """A routed prompt."""
-
-    text: str
-    ids: tuple[int, ...]
-    choice: PathChoice
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class GenerationParams:
-    """Parameters of generation for every prompt of a request."""
-
-    max_new_tokens: int
-    sampling: SamplingSettings
-    n: int = 1  # choices of each prompt
-    seed: int = 0  # seed of the first choice of the first prompt. The others' follow from it
-    stops: tuple[str, ...] = ()  # strings that end a choice
-    stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
-    min_new_tokens: int = 0  # tokens before a stop id may end it
-    grammar: Grammar | None = None  # grammar of the text, kept compiled while it is written
-    num_logprobs: int | None = None
-    has_echo: bool = False  # the text begins with the prompt
-    cache_salt: str = ""  # texts of the same salt may begin its own
-    is_path_given: bool = False  # the request gave the path: never routed, never re-routed
 
 
 class AnswerEvent(NamedTuple):
@@ -128,72 +52,102 @@ class AnswerEvent(NamedTuple):
 class _Choice:
     """One continuation in progress."""
 
-    def __init__(self, index: int, prompt: Prompt, writer: TextWriter, seed: int):
-        self.index, self.prompt, self.writer, self.seed = index, prompt, writer, seed
-        self.path = prompt.choice.path
+    def __init__(
+        self, service: Service, params: GenerationParams, prompt: Prompt, path: int, index: int
+    ):
+        self.index, self.text, self.path = index, prompt.text, path
+        self.prompt_ids = tuple(prompt.ids.tolist())
+        self.seed = choice_seed(params.seed, *divmod(index, params.n))
+        self.writer = TextWriter(
+            service.token_bytes, params.stops, self.prompt_ids, service.text_starts
+        )
         self.new_ids: list[int] = []
         self.stream: Stream | None = None
         self.left_path: int | None = None  # path that it has just left, and may return to
         self.leaves_path = asyncio.Event()
         self.is_over = False
         self.is_echoed = False
-        self.times: RequestTimes | None = None  # None once it is over
+        self.times: RequestTimes
 
     @property
     def ids(self) -> tuple[int, ...]:
-        return self.prompt.ids + tuple(self.new_ids)
+        return self.prompt_ids + tuple(self.new_ids)
 
 
 _Items = tuple[_Choice, Sequence[Token | Finish]]  # a choice, and what came of it together
 
 
-class Answer:
-    """An answer that starts at once. It must be created in the event loop.
+class Answers:
+    """Begins the answers of a service. It is used in one event loop only."""
 
-    Args:
-      service, admission, router, metrics: shared by all answers.
-      model: the name that was asked for.
-      served: the release that it begins and ends in.
-      admitted: the places of its choices, which it gives back.
-      came_seconds: when the request came, by `time.monotonic`.
-    """
+    def __init__(
+        self, service: Service, paths: PathAdmission, router: PromptRouter, metrics: Metrics
+    ):
+        self.service, self.paths, self.router, self.metrics = service, paths, router, metrics
+        self.places = ClientPlaces()  # places of choices
+
+    async def begin(self, parsed: ParsedRequest, client: str, came_seconds: float) -> "Answer":
+        """The answer to a request that came at this time (`time.monotonic`), once its prompts are
+        routed.
+
+        Raises:
+          ApiError: it has more choices than fit at any time.
+          QueueFull, and the errors of `PromptRouter.route`.
+        """
+        number, capacity = len(parsed.prompts) * parsed.params.n, self.service.loop.capacity
+        if number > capacity:
+            problem = f"{number} choices are more than the {capacity} that this server takes"
+            problem += " at once. Ask for fewer, or in several requests."
+            raise ApiError(400, problem, param="n")
+
+        async def routed(prompt: Prompt) -> int:
+            route = self.router.route(parsed.served, prompt.routed_by, prompt.path, client)
+            path = (await route).path
+            self.metrics.prompts.labels(parsed.model, path).inc()
+            return path
+
+        with contextlib.ExitStack() as places:
+            places.enter_context(self.places.taken(client, number, capacity))
+            tasks = [asyncio.ensure_future(routed(prompt)) for prompt in parsed.prompts]
+            try:
+                waiting = self.metrics.requests.routing(parsed.model, number)
+                with waiting, self.metrics.routing.time():
+                    paths = await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            return Answer(self, parsed, paths, client, places.pop_all(), came_seconds)
+
+
+class Answer:
+    """An answer that starts at once, on these paths, and gives its places back."""
 
     def __init__(
         self,
-        service: Service,
-        admission: RequestAdmission,
-        router: PromptRouter,
-        metrics: Metrics,
-        model: str,
-        served: ServedRelease,
-        prompts: list[Prompt],
-        params: GenerationParams,
+        shared: Answers,
+        parsed: ParsedRequest,
+        paths: Sequence[int],
         client: str,
-        admitted: contextlib.ExitStack,
+        places: contextlib.ExitStack,
         came_seconds: float,
     ):
-        self._service, self._admission, self._metrics = service, admission, metrics
-        self._router = router
-        self.served, self._params, self._client = served, params, client
-        self.prompt_tokens = sum(len(prompt.ids) for prompt in prompts)
+        self._service, self._paths, self._metrics = shared.service, shared.paths, shared.metrics
+        self._router = shared.router
+        self.served, self._params, self._client = parsed.served, parsed.params, client
+        self.prompt_tokens = sum(len(prompt.ids) for prompt in parsed.prompts)
         self.completion_tokens = 0
+        params = parsed.params
         self._choices = [
-            _Choice(
-                prompt_index * params.n + nth,
-                prompt,
-                TextWriter(service.token_bytes, params.stops, prompt.ids, service.text_starts),
-                choice_seed(params.seed, prompt_index, nth),
-            )
-            for prompt_index, prompt in enumerate(prompts)
+            _Choice(shared.service, params, prompt, path, number * params.n + nth)
+            for number, (prompt, path) in enumerate(zip(parsed.prompts, paths, strict=True))
             for nth in range(params.n)
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
         self._came_seconds = came_seconds
         self._bridge: EventBridge[_Items] = EventBridge()
-        self._admitted = admitted
-        self._model, self._requests = model, metrics.requests
+        self._places, begin = places, self._metrics.requests.begin
         for choice in self._choices:
-            choice.times = self._requests.begin(model, len(choice.prompt.ids), came_seconds)
+            choice.times = begin(parsed.model, len(choice.prompt_ids), came_seconds)
         self._tasks = {asyncio.create_task(self._run(choice)) for choice in self._choices}
 
     @property
@@ -201,15 +155,15 @@ class Answer:
         return len(self._choices)
 
     def close(self) -> None:
-        """Frees rows, paths and admitted choices. It may be called twice."""
+        """Frees rows, paths and places. It may be called twice."""
         if not self._tasks:
             return
         for task in self._tasks:
             task.cancel()
         self._tasks = set()
         for choice in self._choices:
-            self._end_times(choice, "abort")
-        self._admitted.close()
+            choice.times.end("abort")
+        self._places.close()
         self._metrics.prompt_tokens.inc(self.prompt_tokens)
         self._metrics.completion_tokens.inc(self.completion_tokens)
 
@@ -240,8 +194,8 @@ class Answer:
             finally:
                 self._time(num_tokens, now_seconds)
                 for choice, reason in ended.items():
-                    self._end_times(choice, reason)
-            if events := _joined(events):
+                    choice.times.end(reason)
+            if events := joined(events):
                 yield events
 
     def _time(self, num_tokens: collections.Counter[_Choice], now_seconds: float) -> None:
@@ -249,16 +203,9 @@ class Answer:
         if not self._params.max_new_tokens:
             return
         for choice, number in num_tokens.items():
-            if number and choice.times is not None:
+            if number:
                 row_seconds = choice.stream.row_seconds if choice.stream else None
-                self._requests.add_tokens(
-                    self._model, choice.times, number, row_seconds, now_seconds
-                )
-
-    def _end_times(self, choice: _Choice, reason: str) -> None:
-        if choice.times is not None:
-            self._requests.end(self._model, choice.times, reason)
-            choice.times = None
+                choice.times.add_tokens(number, row_seconds, now_seconds)
 
     async def _run(self, choice: _Choice) -> None:
         """Holds what a choice needs until it is over, path after path."""
@@ -285,7 +232,7 @@ class Answer:
         async with contextlib.AsyncExitStack() as pinned:
             try:
                 await pinned.enter_async_context(self._pinned(choice.path))
-            except (ApiError, ObjectMissing, ObjectDamaged, PathCacheTooSmall, StoreFault):
+            except (ObjectMissing, ObjectDamaged, PathCacheTooSmall, StoreFault):
                 if choice.left_path is None:
                     raise
                 choice.path = choice.left_path
@@ -294,7 +241,7 @@ class Answer:
             yield
 
     def _pinned(self, path: int) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._admission.pinned(self.served, path, self._client)
+        return self._paths.pinned(self.served.modules_of(path), self._client)
 
     def _submit(self, choice: _Choice) -> Stream:
         params, made = self._params, len(choice.new_ids)
@@ -304,8 +251,9 @@ class Answer:
         return self._service.loop.submit(
             GenerationRequest(
                 prompt_ids=choice.ids,
-                num_given=len(choice.prompt.ids),
+                num_given=len(choice.prompt_ids),
                 path=choice.path,
+                modules=self.served.modules_of(choice.path),
                 release=self.served.digest,
                 max_new_tokens=num_new,
                 min_new_tokens=max(0, params.min_new_tokens - made),
@@ -349,7 +297,7 @@ class Answer:
             return
         self._metrics.reroute_choices.inc()
         self._metrics.reroute_router_tokens.inc(rerouted.tokens_read)
-        is_whole = self._service.problem_of(self.served, rerouted.path) is None
+        is_whole = self._paths.problem_of(self.served.modules_of(rerouted.path)) is None
         if is_whole and rerouted.path != choice.path:
             choice.left_path, choice.path = choice.path, rerouted.path
             self._metrics.reroutes.inc()
@@ -403,15 +351,19 @@ class Answer:
             return TextPiece("", [])
         choice.is_echoed = True
         logprobs = choice.stream.prompt_logprobs if choice.stream else None
-        return choice.writer.echo(choice.prompt.text, logprobs or ())
+        return choice.writer.echo(choice.text, logprobs or ())
 
 
-def _joined(events: list[AnswerEvent]) -> list[AnswerEvent]:
-    """One event for each choice, without empty ones."""
-    by_choice: dict[int, AnswerEvent] = {}
+def joined(events: Iterable[AnswerEvent]) -> list[AnswerEvent]:
+    """One event for each choice, by the first to come, without empty ones."""
+    by_choice: dict[int, list[AnswerEvent]] = {}
     for event in events:
-        if before := by_choice.get(event.index):
-            text, tokens = before.text + event.text, before.tokens + event.tokens
-            event = event._replace(text=text, tokens=tokens)
-        by_choice[event.index] = event
-    return [e for e in by_choice.values() if e.text or e.tokens or e.finish_reason]
+        by_choice.setdefault(event.index, []).append(event)
+    whole = [
+        of_choice[-1]._replace(
+            text="".join(event.text for event in of_choice),
+            tokens=[token for event in of_choice for token in event.tokens],
+        )
+        for of_choice in by_choice.values()
+    ]
+    return [each for each in whole if each.text or each.tokens or each.finish_reason]

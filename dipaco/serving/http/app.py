@@ -1,7 +1,6 @@
 """The routes: keys, responses, and errors as responses."""
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import hmac
@@ -23,11 +22,19 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import dipaco
+from dipaco.serving.dispatch import API_KEY, PromptRouter
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fairness import FairThreads
-from dipaco.serving.http import openapi, page
-from dipaco.serving.http.answer import Answer, Prompt, RequestAdmission
-from dipaco.serving.http.cards import model_entry, path_list
+from dipaco.serving.http import openapi
+from dipaco.serving.http.answer import Answers
+from dipaco.serving.http.cards import (
+    PAGE,
+    model_entry,
+    page_file,
+    path_list,
+    readiness,
+    route_response,
+)
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
@@ -38,15 +45,12 @@ from dipaco.serving.http.protocol import (
     HealthReply,
     ModelEntry,
     ModelList,
-    PathScore,
     RouteRequest,
-    RouteResponse,
     VersionReply,
 )
 from dipaco.serving.http.requests import (
     Body,
     ParsedRequest,
-    UnroutedPrompt,
     encode,
     parse_chat,
     parse_completion,
@@ -70,8 +74,8 @@ from dipaco.serving.http.tokenizing import (
     tokenize,
 )
 from dipaco.serving.models import ServedModel
-from dipaco.serving.prompt_router import PromptRouter
-from dipaco.serving.service import API_KEY, Service
+from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.service import Service
 
 if TYPE_CHECKING:
     from dipaco.serving.http.forward import Forwarder
@@ -145,9 +149,10 @@ class _Application:
     def __init__(self, service: Service, metrics: Metrics, settings: HttpSettings):
         self._service, self._metrics, self._settings = service, metrics, settings
         self._chat = settings.chat or ChatTemplate(None, service.tokenizer.file)
-        self._admission = RequestAdmission(service)
+        self._paths = PathAdmission(service.cache, service.health.problem_of)
         self._threads = FairThreads(REQUEST_THREADS, "requests")
-        self._router = PromptRouter(service, self._admission.paths, self._threads)
+        self._router = PromptRouter(service.dispatcher, self._paths, self._threads)
+        self._answers = Answers(service, self._paths, self._router, metrics)
         self._schemas = SchemaCompiler(service.grammars)
         self._forwarder = self._make_forwarder(settings.upstreams)
         metrics.watch(service)
@@ -164,7 +169,7 @@ class _Application:
             ("/tokenize", "POST", self._tokenize, True),
             ("/detokenize", "POST", self._detokenize, True),
             ("/v1/models", "GET", self._models, True),
-            ("/v1/paths", "GET", self._paths, True),
+            ("/v1/paths", "GET", self._path_list, True),
             ("/v1/models/{name:path}", "GET", self._model, True),
             ("/healthz", "GET", self._healthz, False),
             ("/health", "GET", self._healthz, False),
@@ -172,13 +177,13 @@ class _Application:
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
-            *((path, "GET", self._page, False) for path in page.FILES),
+            *((path, "GET", self._page, False) for path in PAGE),
         ]
         self.starlette = Starlette(
             routes=[
                 Route(address, self._guarded(path, answer, needs_key), methods=[method])
                 for path, method, answer, needs_key in routes
-                for address in (path, *([] if path in page.FILES else [f"{path}/"]))
+                for address in (path, *([] if path in PAGE else [f"{path}/"]))
             ],
             exception_handlers={HTTPException: self._no_route},
             middleware=self._middleware(settings),
@@ -205,8 +210,8 @@ class _Application:
             return None
         from dipaco.serving.http.forward import Forwarder
 
-        paths = self._admission, self._router, self._threads, self._metrics
-        return Forwarder(self._service, upstreams, *paths)
+        shared = self._answers.places, self._router, self._threads, self._metrics
+        return Forwarder(self._service, upstreams, *shared)
 
     def _guarded(
         self,
@@ -317,23 +322,6 @@ class _Application:
         params = dataclasses.replace(parsed.params, grammar=grammar, cache_salt=salt)
         return parsed._replace(params=params)
 
-    async def _routed(self, parsed: ParsedRequest, client: str) -> list[Prompt]:
-        """Routes the prompts of a request, which has its places."""
-        served = parsed.served
-
-        async def routed(prompt: UnroutedPrompt) -> Prompt:
-            choice = await self._router.route(served, prompt.routed_by, prompt.path, client)
-            self._metrics.prompts.labels(parsed.model, choice.path).inc()
-            return Prompt(prompt.text, tuple(prompt.ids.tolist()), choice)
-
-        tasks = [asyncio.ensure_future(routed(prompt)) for prompt in parsed.prompts]
-        try:
-            with self._metrics.routing.time():
-                return await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-
     async def _respond(
         self,
         request: Request,
@@ -342,24 +330,8 @@ class _Application:
         answer_format: AnswerFormat,
         came_seconds: float,
     ) -> Response:
-        client, number = _client_of(request), parsed.num_choices
-        with contextlib.ExitStack() as places:
-            places.enter_context(self._admission.admitted(number, client))
-            with self._metrics.requests.routing(parsed.model, number):
-                prompts = await while_connected(request, self._routed(parsed, client))
-            answer = Answer(
-                self._service,
-                self._admission,
-                self._router,
-                self._metrics,
-                parsed.model,
-                parsed.served,
-                prompts,
-                parsed.params,
-                client,
-                places.pop_all(),
-                came_seconds,
-            )
+        begun = self._answers.begin(parsed, _client_of(request), came_seconds)
+        answer = await while_connected(request, begun)
         if body.stream:
             return await send_stream(
                 request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
@@ -371,29 +343,14 @@ class _Application:
     async def _route(self, request: Request) -> Response:
         body = await self._body(request, RouteRequest)
         started, client = time.monotonic(), _client_of(request)
-        model, path = self._service.models.find(body.model)
+        model, path = self._service.models.asked(body.model, None)
         served = model.releases.current
         ids = await self._threads.run(client, encode, self._service, body.prompt)
-        with self._admission.admitted(1, client):
+        with self._answers.places.taken(client, 1, self._service.loop.capacity):
             routed = self._router.route(served, ids, path, client)
             choice = await while_connected(request, routed)
-        scores = None
-        if choice.scores is not None:
-            scores = [
-                PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
-            ]
-        num_routed = self._service.num_routed(ids)
-        response = RouteResponse(
-            path=choice.path,
-            modules=list(choice.modules),
-            scores=scores,
-            prompt_tokens=len(ids),
-            routed_tokens=num_routed,
-            is_guess=scores is not None and num_routed < self._service.prefix_tokens,
-            release=served.digest,
-            seconds=time.monotonic() - started,
-        )
-        return _json(response)
+        seconds = time.monotonic() - started
+        return _json(route_response(self._service, served, ids, choice, seconds))
 
     async def _tokenize(self, request: Request) -> Response:
         body = await self._body(request, TokenizeRequest)
@@ -419,7 +376,7 @@ class _Application:
             model.releases.current.modules_of(path)
         return _json(msgspec.structs.replace(self._model_entry(model), id=name))
 
-    async def _paths(self, request: Request) -> Response:
+    async def _path_list(self, request: Request) -> Response:
         model, _ = self._service.models.find(request.query_params.get("model"))
         return _json(path_list(self._service, model))
 
@@ -427,21 +384,15 @@ class _Application:
         return model_entry(self._service, model, self._started_seconds)
 
     async def _healthz(self, request: Request) -> Response:
-        problem = self._service.loop_problem
+        problem = self._service.loop.problem
         return _json(HealthReply(status=problem or "ok"), 503 if problem else 200)
 
     async def _version(self, request: Request) -> Response:
         return _json(VersionReply(version=dipaco.__version__))
 
     async def _readyz(self, request: Request) -> Response:
-        served = self._service.releases.current
-        paths = self._service.paths_of(served)
-        can_serve = any(self._service.problem_of(served, path) is None for path in paths)
-        problem = self._service.loop_problem or (None if can_serve else "no path can be served")
-        broken = {str(path): problem for path, problem in self._service.not_whole(served).items()}
-        detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
-        reply = HealthReply(status=problem or "ready", detail=detail)
-        return _json(reply, 503 if problem else 200)
+        reply = readiness(self._service, self._paths)
+        return _json(reply, 200 if reply.status == "ready" else 503)
 
     async def _metrics_text(self, request: Request) -> Response:
         return Response(self._metrics.text(), media_type="text/plain; version=0.0.4")
@@ -450,7 +401,7 @@ class _Application:
         return Response(self._document, media_type=JSON)
 
     async def _page(self, request: Request) -> Response:
-        return page.page_file(request.url.path)
+        return page_file(request.url.path)
 
 
 def _client_of(request: Request) -> str:

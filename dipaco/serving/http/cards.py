@@ -1,17 +1,43 @@
-"""Cards of the server for clients that ask: its models with their levels, and its paths with the
-documents that each was trained on.
+"""What the server says of itself: its models with their levels, its paths with the documents that
+each was trained on, and the page at /, whose files lie beside this one.
 """
 
+import functools
+import importlib.resources
+
+import numpy as np
+from starlette.responses import Response
+
 from dipaco.model.config import num_parameters, part_parameters
+from dipaco.serving.dispatch import PathChoice, without_start
 from dipaco.serving.http.protocol import (
+    HealthReply,
     LevelCard,
     ModelCard,
     ModelEntry,
     PathCard,
     PathList,
+    PathScore,
+    RouteResponse,
 )
-from dipaco.serving.models import ServedModel
+from dipaco.serving.models import ServedModel, ServedRelease
+from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service
+
+# The page connects to this server only.
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/picture.js": ("picture.js", "text/javascript"),
+}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
 
 
 def model_entry(service: Service, model: ServedModel, created_seconds: int) -> ModelEntry:
@@ -65,3 +91,51 @@ def path_list(service: Service, model: ServedModel) -> PathList:
             card.domains = {name: number / of_domains for name, number in shard.domains.items()}
         cards.append(card)
     return PathList(object="list", model=model.name, data=cards)
+
+
+def route_response(
+    service: Service, served: ServedRelease, ids: np.ndarray, choice: PathChoice, seconds: float
+) -> RouteResponse:
+    """Where a prompt, int32 [tokens], was routed, in so many seconds."""
+    scores = None
+    if choice.scores is not None:
+        scores = [
+            PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
+        ]
+    num_routed = min(len(without_start(ids, service.edges.start)), service.prefix_tokens)
+    return RouteResponse(
+        path=choice.path,
+        modules=list(choice.modules),
+        scores=scores,
+        prompt_tokens=len(ids),
+        routed_tokens=num_routed,
+        is_guess=scores is not None and num_routed < service.prefix_tokens,
+        release=served.digest,
+        seconds=seconds,
+    )
+
+
+def readiness(service: Service, paths: PathAdmission) -> HealthReply:
+    """Whether requests are taken, and the paths whose bytes are not whole."""
+    served = service.releases.current
+    here = {path: served.modules_of(path) for path in service.paths_of(served)}
+    can_serve = any(paths.problem_of(modules) is None for modules in here.values())
+    problem = service.loop.problem or (None if can_serve else "no path can be served")
+    broken = {
+        str(path): why
+        for path, modules in here.items()
+        if (why := service.health.problem_of(modules))
+    }
+    detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
+    return HealthReply(status=problem or "ready", detail=detail)
+
+
+@functools.cache
+def _content(name: str) -> bytes:
+    return importlib.resources.files("dipaco.serving.http").joinpath(name).read_bytes()
+
+
+def page_file(path: str) -> Response:
+    """The file at a path of `PAGE`."""
+    name, media_type = PAGE[path]
+    return Response(_content(name), media_type=media_type, headers=PAGE_HEADERS)

@@ -10,7 +10,7 @@ special tokens.
 
 import datetime
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -199,21 +199,10 @@ def _strftime_now(how: str) -> str:
     return datetime.datetime.now().strftime(how)
 
 
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
+def _to_json(value, ensure_ascii=False, indent=None, separators=None, sort_keys=False) -> str:
     """The filter of `transformers`. Jinja's default escapes characters of HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )
+    how: dict[str, Any] = {"indent": indent, "separators": separators, "sort_keys": sort_keys}
+    return json.dumps(value, ensure_ascii=ensure_ascii, **how)
 
 
 def _raise(message: str) -> None:
@@ -227,18 +216,18 @@ def template_message(message: ChatMessage) -> dict[str, str]:
     return {"role": role, "content": text_of(message), **named}
 
 
-def routed_text(messages: Sequence[ChatMessage], *, is_latest: bool) -> str | None:
+def routed_text(messages: Iterable[tuple[object, str]], *, is_latest: bool) -> str | None:
     """The text by which a chat is routed. None if the user has written nothing.
 
     A chat is routed by what the user asked, not by the rendered prompt: the first tokens of that
     are the template's markers and the system prompt, which are alike in all chats.
 
     Args:
+      messages: the role and the text of each.
       is_latest: False: the user's first message, so that the chat stays on its path. True: the
         latest one, so that a change of subject may change the path.
     """
-    texts = [text_of(message) for message in messages if message.role == "user"]
-    texts = [text for text in texts if text.strip()]
+    texts = [text for role, text in messages if role == "user" and text.strip()]
     return texts[-1 if is_latest else 0] if texts else None
 
 

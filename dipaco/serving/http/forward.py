@@ -15,17 +15,17 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from dipaco.serving.dispatch import API_KEY, PromptRouter
 from dipaco.serving.errors import NoUpstream
-from dipaco.serving.fairness import FairThreads
-from dipaco.serving.http.answer import RequestAdmission
+from dipaco.serving.fairness import ClientPlaces, FairThreads
+from dipaco.serving.http.chat_template import routed_text
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import Index, TokenId
 from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
 from dipaco.serving.http.responses import ClosingStream, while_connected
 from dipaco.serving.http.responses_api import check_stateless
-from dipaco.serving.prompt_router import PromptRouter
-from dipaco.serving.service import API_KEY, Service
+from dipaco.serving.service import Service
 from dipaco.serving.upstreams import Target, Upstreams
 
 OF_A_CONNECTION = {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade"}
@@ -83,20 +83,20 @@ class Forwarder:
         self,
         service: Service,
         upstreams: Upstreams,
-        admission: RequestAdmission,
+        places: ClientPlaces,
         router: PromptRouter,
         threads: FairThreads,
         metrics: Metrics,
     ):
         self._service, self._upstreams, self._metrics = service, upstreams, metrics
-        self._admission, self._router, self._threads = admission, router, threads
+        self._places, self._router, self._threads = places, router, threads
 
     async def answer(self, request: Request, client: str, max_body_bytes: int) -> Response:
         """Raises `ApiError`, `ClientHungUp`, `NoUpstream`, and the errors of routing."""
         content = bytes(await read_body(request, max_body_bytes, msgspec.Raw))
         body = decode(content, _RoutedFields)
         with contextlib.ExitStack() as places:
-            places.enter_context(self._admission.admitted(1, client))
+            places.enter_context(self._places.taken(client, 1, self._upstreams.capacity))
             begun = self._begun(request, client, body, decode(content, dict[str, msgspec.Raw]))
             relay = await while_connected(request, begun)
             relay.hold(places.pop_all())
@@ -170,8 +170,7 @@ class Forwarder:
 
     async def _path_of(self, client: str, body: _RoutedFields) -> tuple[int, bytes]:
         """The path of a request, and the text by which it was routed."""
-        model, path = self._service.models.find(body.model)
-        path = body.path if path is None else path
+        model, path = self._service.models.asked(body.model, body.path)
         served = model.releases.current
         check_stateless("previous_response_id", body.previous_response_id)
         check_stateless("conversation", body.conversation)
@@ -203,14 +202,12 @@ def _give_back(target: Target) -> None:
 
 
 def asked_in(messages: list[dict[str, Any]]) -> str:
-    """The text by which a chat is routed, as `chat_template.routed_text` has it: what the user
-    asked first. Parts that are no text, and messages of tools, pass.
-    """
+    """The text by which a chat is routed. Parts that are no text, and messages of tools, pass."""
     texts: list[tuple[object, str]] = []
     for message in messages:
         content = message.get("content")
         parts = content if isinstance(content, list) else [{"text": content}]
         given = [part.get("text") for part in parts if isinstance(part, dict)]
         texts.append((message.get("role"), "".join(t for t in given if isinstance(t, str))))
-    asked = [text for role, text in texts if role == "user" and text.strip()]
-    return asked[0] if asked else "\n".join(text for _, text in texts if text)
+    asked = routed_text(texts, is_latest=False)
+    return "\n".join(text for _, text in texts if text) if asked is None else asked

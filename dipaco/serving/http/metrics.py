@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
+from dipaco.serving.decoding.loop import LoopStats
 from dipaco.serving.service import Service
 
 LABELS = ("model_name", "engine")
@@ -21,17 +22,13 @@ ENGINE = "0"  # vLLM numbers its engines. A server here is one
 FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5)
 BETWEEN_TOKENS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1)
 REQUEST = (0.01, 0.03, 0.1, 0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0)
+FIRST, WHOLE = "time_to_first_token_seconds", "e2e_request_latency_seconds"
+BETWEEN = ("inter_token_latency_seconds", "time_per_output_token_seconds")
+QUEUE, PREFILL = "request_queue_time_seconds", "request_prefill_time_seconds"
+DECODE = "request_decode_time_seconds"
+# A request is one choice: its own length is the greatest.
+LENGTHS = ("request_generation_tokens", "request_max_num_generation_tokens")
 TOKENS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000)
-
-
-class RequestTimes:
-    """When one request came, and its tokens."""
-
-    def __init__(self, came_seconds: float):
-        self.came_seconds = self.latest_seconds = came_seconds
-        self.first_seconds = came_seconds  # time of its first token
-        self.row_seconds: float | None = None  # when it first got a row. None: not known here
-        self.num_tokens = 0
 
 
 class VllmMetrics:
@@ -41,41 +38,27 @@ class VllmMetrics:
         def counter(name: str, help_text: str, *labels: str) -> Counter:
             return Counter(f"vllm:{name}", help_text, (*LABELS, *labels), registry=registry)
 
-        def histogram(name: str, help_text: str, buckets: tuple[float, ...]) -> BulkHistogram:
-            return BulkHistogram(f"vllm:{name}", help_text, LABELS, buckets, registry)
-
         self.num_open: collections.Counter[str] = collections.Counter()  # requests, by model
-        self._prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
-        self._generation_tokens = counter("generation_tokens", "Tokens made.")
-        self._success = counter(
+        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
+        self.generation_tokens = counter("generation_tokens", "Tokens made.")
+        self.success = counter(
             "request_success", "Requests that have ended, by how.", "finished_reason"
         )
-        self._first_token = histogram(
-            "time_to_first_token_seconds", "From a request to its first token.", FIRST_TOKEN
-        )
-        between = "Between two tokens; those that come together share the time since the last."
-        self._between_tokens = [
-            histogram(name, between, BETWEEN_TOKENS + REQUEST[3:])
-            for name in ("inter_token_latency_seconds", "time_per_output_token_seconds")
-        ]
-        self._latency = histogram(
-            "e2e_request_latency_seconds", "From a request to its last token.", REQUEST
-        )
-        self._in_queue = histogram(
-            "request_queue_time_seconds", "From a request to its row of the cache.", REQUEST
-        )
-        self._in_prefill = histogram(
-            "request_prefill_time_seconds", "From a request's row to its first token.", REQUEST
-        )
-        self._in_decode = histogram(
-            "request_decode_time_seconds", "From a request's first token to its last.", REQUEST
-        )
-        self._prompt_lengths = histogram("request_prompt_tokens", "Tokens of a prompt.", TOKENS)
         made = "Tokens made in a request."
-        self._lengths = [
-            histogram(name, made, TOKENS)
-            for name in ("request_generation_tokens", "request_max_num_generation_tokens")
-        ]
+        between = "Between two tokens; those that come together share the time since the last."
+        self._histograms = {
+            name: BulkHistogram(f"vllm:{name}", help_text, LABELS, buckets, registry)
+            for name, help_text, buckets in (
+                (FIRST, "From a request to its first token.", FIRST_TOKEN),
+                *((name, between, BETWEEN_TOKENS + REQUEST[3:]) for name in BETWEEN),
+                (WHOLE, "From a request to its last token.", REQUEST),
+                (QUEUE, "From a request to its row of the cache.", REQUEST),
+                (PREFILL, "From a request's row to its first token.", REQUEST),
+                (DECODE, "From a request's first token to its last.", REQUEST),
+                ("request_prompt_tokens", "Tokens of a prompt.", TOKENS),
+                *((name, made, TOKENS) for name in LENGTHS),
+            )
+        }
 
     @contextlib.contextmanager
     def routing(self, model: str, number: int) -> Generator[None]:
@@ -86,98 +69,65 @@ class VllmMetrics:
         finally:
             self.num_open[model] -= number
 
-    def begin(self, model: str, prompt_tokens: int, came_seconds: float) -> RequestTimes:
+    def begin(self, model: str, prompt_tokens: int, came_seconds: float) -> "RequestTimes":
         """Begins a request with so many tokens that has its path. It came at that time
         (`time.monotonic`).
         """
         self.num_open[model] += 1
-        self._prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
-        self._prompt_lengths.observe((model, ENGINE), prompt_tokens)
-        return RequestTimes(came_seconds)
+        self.prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
+        self.observe(model, "request_prompt_tokens", prompt_tokens)
+        return RequestTimes(self, model, came_seconds)
 
-    def add_tokens(
-        self,
-        model: str,
-        times: RequestTimes,
-        number: int,
-        row_seconds: float | None,
-        now_seconds: float,
-    ) -> None:
-        """Counts tokens of a request that came together, without those after its text's end.
+    def observe(self, model: str, name: str, value: float, number: int = 1) -> None:
+        """A request had such a value, so many times."""
+        self._histograms[name].observe((model, ENGINE), value, number)
 
-        Args:
-          number: how many tokens came.
-          row_seconds: when the request first got a row. None = not known here.
+
+class RequestTimes:
+    """When one request came, and its tokens."""
+
+    def __init__(self, metrics: VllmMetrics, model: str, came_seconds: float):
+        self._metrics, self._model = metrics, model
+        self._came_seconds = self._latest_seconds = came_seconds
+        self._first_seconds = came_seconds  # time of its first token
+        self._row_seconds: float | None = None
+        self._num_tokens, self._is_over = 0, False
+
+    def add_tokens(self, number: int, row_seconds: float | None, now_seconds: float) -> None:
+        """Counts tokens that came together, without those after the text's end. The request first
+        got a row at `row_seconds`, if that is known here.
         """
-        since = now_seconds - times.latest_seconds
-        times.latest_seconds = now_seconds
-        self._generation_tokens.labels(model, ENGINE).inc(number)
-        if not times.num_tokens:
-            times.first_seconds, times.row_seconds = now_seconds, row_seconds
-            self._first_token.observe((model, ENGINE), since)
+        since, self._latest_seconds = now_seconds - self._latest_seconds, now_seconds
+        self._metrics.generation_tokens.labels(self._model, ENGINE).inc(number)
+        if not self._num_tokens:
+            self._first_seconds, self._row_seconds = now_seconds, row_seconds
+            self._metrics.observe(self._model, FIRST, since)
             since = 0.0  # the others of the first block came with the first token
-        later = number - (not times.num_tokens)
-        times.num_tokens += number
+        later = number - (not self._num_tokens)
+        self._num_tokens += number
         if later:
-            for histogram in self._between_tokens:
-                histogram.observe((model, ENGINE), since / later, later)
+            for name in BETWEEN:
+                self._metrics.observe(self._model, name, since / later, later)
 
-    def end(self, model: str, times: RequestTimes, reason: str) -> None:
-        """A request has ended: by `stop` or `length`, or else it was given up (`abort`)."""
-        self.num_open[model] -= 1
-        self._success.labels(model, ENGINE, reason).inc()
-        for histogram in self._lengths:  # a request is one choice: its own length is the greatest
-            histogram.observe((model, ENGINE), times.num_tokens)
+    def end(self, reason: str) -> None:
+        """The request has ended: by `stop` or `length`, or else it was given up (`abort`). Only the
+        first call counts.
+        """
+        if self._is_over:
+            return
+        self._is_over = True
+        self._metrics.num_open[self._model] -= 1
+        self._metrics.success.labels(self._model, ENGINE, reason).inc()
+        seconds = {}
         if reason != "abort":
-            now = time.monotonic()
-            self._latency.observe((model, ENGINE), now - times.came_seconds)
-            if times.num_tokens:
-                decoding = times.latest_seconds - times.first_seconds
-                self._in_decode.observe((model, ENGINE), decoding)
-            if times.row_seconds is not None:
-                prefill = times.first_seconds - times.row_seconds
-                self._in_prefill.observe((model, ENGINE), prefill)
-                self._in_queue.observe((model, ENGINE), times.row_seconds - times.came_seconds)
-
-
-class VllmCollector(Collector):
-    """The loop's state, read at each scrape."""
-
-    def __init__(self, service: Service, metrics: VllmMetrics):
-        self._service, self._metrics = service, metrics
-
-    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        loop = self._service.loop.stats()
-        running: collections.Counter[str] = collections.Counter()
-        for (release, _), rows in loop.rows_per_path.items():
-            for model in self._service.models:
-                if model.releases.find(release) is not None:
-                    running[model.name] += rows
-        capacity = self._service.settings.limits.rows * max(1, loop.num_replicas or 1)
-        gauges = {
-            "num_requests_running": ("Requests being decoded.", running),
-            "num_requests_waiting": (
-                "Requests that wait: to be routed, for their path, or for a row.",
-                {
-                    model.name: max(0, self._metrics.num_open[model.name] - running[model.name])
-                    for model in self._service.models
-                },
-            ),
-            "kv_cache_usage_perc": (
-                "Rows of the cache in use; 1 = all.",
-                {model.name: running.total() / capacity for model in self._service.models},
-            ),
-        }
-        for name, (help_text, of_models) in gauges.items():
-            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=LABELS)
-            for model in self._service.models:
-                family.add_metric((model.name, ENGINE), of_models.get(model.name, 0))
-            yield family
-        preemptions = CounterMetricFamily(
-            "vllm:num_preemptions", "Times a row was paused for another client.", labels=LABELS
-        )
-        preemptions.add_metric((self._service.name, ENGINE), loop.num_paused)
-        yield preemptions
+            seconds[WHOLE] = time.monotonic() - self._came_seconds
+            if self._num_tokens:
+                seconds[DECODE] = self._latest_seconds - self._first_seconds
+            if self._row_seconds is not None:
+                seconds[PREFILL] = self._first_seconds - self._row_seconds
+                seconds[QUEUE] = self._row_seconds - self._came_seconds
+        for name, value in (dict.fromkeys(LENGTHS, self._num_tokens) | seconds).items():
+            self._metrics.observe(self._model, name, value)
 
 
 class BulkHistogram(Collector):
@@ -263,32 +213,29 @@ class Metrics:
 
     def watch(self, service: Service) -> None:
         """Adds the statistics of its cache, loop and release."""
-        self._registry.register(_ServiceCollector(service))
-        self._registry.register(VllmCollector(service, self.requests))
+        self._registry.register(_ServiceCollector(service, self.requests))
 
     def text(self) -> bytes:
         return generate_latest(self._registry)
 
 
 class _ServiceCollector(Collector):
-    """Reads the statistics at each scrape, so nothing is counted twice."""
+    """The state of cache, loop and release, read at each scrape, so nothing is counted twice."""
 
-    def __init__(self, service: Service):
-        self._service = service
+    def __init__(self, service: Service, requests: VllmMetrics):
+        self._service, self._requests = service, requests
 
     def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
-        cache, loop = self._service.cache.stats(), self._service.loop.stats()
-        routing = self._service.routing_stats()
+        service = self._service
+        cache, loop, routing = service.cache.stats(), service.loop.stats(), service.routing_stats()
+        phase = service.releases.current.release.phase
         gauges = {
-            "release_phase": (
-                "Phase of the release.",
-                self._service.releases.current.release.phase,
-            ),
+            "release_phase": ("Phase of the release.", phase),
             "cache_paths": ("Paths in memory.", cache.paths),
             "cache_paths_in_use": ("Paths in memory that a request uses.", cache.pinned),
             "cache_modules": ("Modules in memory.", cache.modules),
             "cache_bytes": ("Bytes of modules in memory.", cache.num_bytes),
-            "cache_max_bytes": ("Bytes that modules may take.", self._service.cache.max_bytes),
+            "cache_max_bytes": ("Bytes that modules may take.", service.cache.max_bytes),
             "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
             "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
             "tokens_per_second": (
@@ -296,6 +243,8 @@ class _ServiceCollector(Collector):
                 loop.tokens_per_second,
             ),
         }
+        if loop.num_replicas is not None:
+            gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)
         counters = {
             "routed_prefixes": (
                 "Prefixes of prompts that were routed; those routed before are cached.",
@@ -303,10 +252,7 @@ class _ServiceCollector(Collector):
             ),
             "routed_prefix_seconds": ("Time spent on routing them.", routing.seconds),
             "routing_base_tokens": ("Tokens that the base model read for it.", routing.base_tokens),
-            "routing_prefills": (
-                "Times a path read a prefix for it (routing by likelihood).",
-                routing.prefills,
-            ),
+            "routing_prefills": ("Times a path read a prefix for it.", routing.prefills),
             "routing_path_tokens": ("Tokens that paths read for it.", routing.path_tokens),
             "cache_hits": ("Times a path was asked for that was in memory.", cache.hits),
             "cache_misses": ("Times a path was asked for that was not in memory.", cache.misses),
@@ -315,9 +261,31 @@ class _ServiceCollector(Collector):
             "prefill_seconds": ("Time spent on prefill.", loop.prefill_seconds),
             "decode_seconds": ("Time spent on decoding.", loop.decode_seconds),
         }
-        if loop.num_replicas is not None:
-            gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)
         for name, (help_text, value) in gauges.items():
             yield GaugeMetricFamily(f"dipaco_{name}", help_text, value)
         for name, (help_text, value) in counters.items():
             yield CounterMetricFamily(f"dipaco_{name}", help_text, value)
+        yield from self._of_vllm(loop)
+
+    def _of_vllm(self, loop: LoopStats) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+        models = list(self._service.models)
+        running: collections.Counter[str] = collections.Counter()
+        for (release, _), rows in loop.rows_per_path.items():
+            for model in models:
+                running[model.name] += rows * (model.releases.find(release) is not None)
+        capacity = self._service.settings.limits.rows * max(1, loop.num_replicas or 1)
+        num_open, usage = self._requests.num_open, running.total() / capacity
+        waiting = "Requests that wait: to be routed, for their path, or for a row."
+        for name, help_text, value_of in (
+            ("num_requests_running", "Requests being decoded.", running.__getitem__),
+            ("num_requests_waiting", waiting, lambda name: max(0, num_open[name] - running[name])),
+            ("kv_cache_usage_perc", "Rows of the cache in use; 1 = all.", lambda name: usage),
+        ):
+            family = GaugeMetricFamily(f"vllm:{name}", help_text, labels=LABELS)
+            for model in models:
+                family.add_metric((model.name, ENGINE), value_of(model.name))
+            yield family
+        paused = "Times a row was paused for another client."
+        preemptions = CounterMetricFamily("vllm:num_preemptions", paused, labels=LABELS)
+        preemptions.add_metric((self._service.name, ENGINE), loop.num_paused)
+        yield preemptions

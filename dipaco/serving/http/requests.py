@@ -5,14 +5,14 @@ Parsing takes processor time, so it runs in a thread.
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import gzip
 import io
 import json
-import re
 import secrets
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
@@ -21,15 +21,16 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from dipaco.errors import BadSetting
+from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import ContextTooLong
-from dipaco.serving.http.answer import GenerationParams
 from dipaco.serving.http.chat_template import (
     ChatTemplate,
     routed_text,
     template_message,
+    text_of,
 )
-from dipaco.serving.http.errors import ApiError
+from dipaco.serving.http.errors import ApiError, alternatives, body_error, inside, no_tools
 from dipaco.serving.http.protocol import (
     MAX_CHOICES,
     ChatRequest,
@@ -113,10 +114,10 @@ def decode(content: bytes, kind: type[Body], ignore: Ignore | None = None) -> Bo
                 raise
             value = _with_integers(msgspec.json.decode(content))
             if ignore is not None:
-                value = _known_part(value, list(_alternatives(types.type_info(kind))), "", ignore)
+                value = _known_part(value, list(alternatives(types.type_info(kind))), "", ignore)
             return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
-        raise _api_error(str(error), kind) from error
+        raise body_error(str(error), kind) from error
     except UnicodeDecodeError as error:
         raise ApiError(400, "The body is not UTF-8. Encode it as UTF-8.") from error
     except (msgspec.DecodeError, RecursionError) as error:
@@ -141,13 +142,13 @@ def _with_integers(value: Any) -> Any:
 def _known_part(value: Any, kinds: list[types.Type], where: str, ignore: Ignore) -> Any:
     """The value without the fields that a value of these types does not have."""
     if isinstance(value, list):
-        items = [each for kind in kinds for each in _inside(kind, "")]
+        items = [each for kind in kinds for each in inside(kind, "")]
         return [_known_part(each, items, where, ignore) for each in value]
     if not isinstance(value, dict) or not any(isinstance(kind, types.StructType) for kind in kinds):
         return value
     known = {}
     for name, each in value.items():
-        if fields := [field for kind in kinds for field in _inside(kind, name)]:
+        if fields := [field for kind in kinds for field in inside(kind, name)]:
             known[name] = _known_part(each, fields, f"{where}{name}.", ignore)
         else:
             ignore(where + name)
@@ -175,68 +176,12 @@ def _too_large(max_bytes: int) -> ApiError:
     return ApiError(413, problem, code="body_too_large")
 
 
-def _api_error(problem: str, kind: type[Body]) -> ApiError:
-    """msgspec's "Expected `int`, got `str` - at `$.max_tokens`", as OpenAI would say it."""
-    what, _, where = problem.partition(" - at `$")
-    param = where.rstrip("`").lstrip(".") or None
-    if unknown := re.fullmatch(r"Object contains unknown field `(.*)`", what, re.DOTALL):
-        name = f"{param}.{unknown[1]}" if param else unknown[1]
-        message = f"Unrecognized request argument supplied: {name}. Leave it out."
-        return ApiError(400, message, param=name, code="unknown_parameter")
-    if missing := re.fullmatch(r"Object missing required field `(.*)`", what):
-        name = f"{param}.{missing[1]}" if param else missing[1]
-        message = f"You must provide a `{name}` parameter."
-        return ApiError(400, message, param=name, code="missing_required_parameter")
-    if param in ("tools", "functions"):
-        return ApiError(400, no_tools(param), param=param, code="invalid_value")
-    if param is None:
-        return ApiError(400, f"The body is not a valid request: {what}.")
-    if what.startswith("Invalid ") and (values := values_at(kind, where)):
-        what += f"; expected is {' or '.join(map(repr, values))}"
-    return ApiError(400, f"Invalid value for `{param}`: {what}.", param=param, code="invalid_value")
-
-
-def values_at(kind: Any, where: str) -> list[str]:
-    """The words that a field of a body of type `kind` may have, for the answer to a wrong one. The
-    place is written like `.messages[0].role`. No words if any value may stand there, or no word.
-    """
-    found = list(_alternatives(types.type_info(kind)))
-    for name in re.findall(r"\.(\w+)|\[", where):
-        found = [each for one in found for each in _inside(one, name)]
-    literals = (one.values for one in found if isinstance(one, types.LiteralType))
-    return [value for values in literals for value in values if isinstance(value, str)]
-
-
-def _alternatives(info: types.Type) -> Iterator[types.Type]:
-    if isinstance(info, types.UnionType):
-        for each in info.types:
-            yield from _alternatives(each)
-    else:
-        yield info
-
-
-def _inside(info: types.Type, name: str) -> Iterator[types.Type]:
-    """The alternatives of a field by its name, or of a list's items, a place without a name."""
-    if isinstance(info, types.StructType) and name:
-        if name == info.tag_field and isinstance(info.tag, str):
-            yield types.LiteralType((info.tag,))
-        for field in info.fields:
-            if field.encode_name == name:
-                yield from _alternatives(field.type)
-    elif isinstance(info, types.ListType) and not name:
-        yield from _alternatives(info.item_type)
-
-
-def no_tools(param: str) -> str:
-    return f"There are no tools. Leave `{param}` out, or use `response_format` for JSON."
-
-
 DEFAULT_TOKENS = 16  # tokens of a completion, as OpenAI
 MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 
 
-class UnroutedPrompt(NamedTuple):
-    """A prompt that has no path yet."""
+class Prompt(NamedTuple):
+    """A prompt of a request."""
 
     text: str
     ids: np.ndarray  # int32 [tokens]
@@ -244,18 +189,32 @@ class UnroutedPrompt(NamedTuple):
     path: int | None  # path that the request gives
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GenerationParams:
+    """Parameters of generation for every prompt of a request."""
+
+    max_new_tokens: int
+    sampling: SamplingSettings
+    n: int = 1  # choices of each prompt
+    seed: int = 0  # seed of the first choice of the first prompt. The others' follow from it
+    stops: tuple[str, ...] = ()  # strings that end a choice
+    stop_ids: frozenset[int] = frozenset()  # tokens that end a choice
+    min_new_tokens: int = 0  # tokens before a stop id may end it
+    grammar: Grammar | None = None  # grammar of the text, kept compiled while it is written
+    num_logprobs: int | None = None
+    has_echo: bool = False  # the text begins with the prompt
+    cache_salt: str = ""  # texts of the same salt may begin its own
+    is_path_given: bool = False  # the request gave the path: never routed, never re-routed
+
+
 class ParsedRequest(NamedTuple):
     """A request that is whole and may be answered, once its prompts are routed."""
 
     model: str
     served: ServedRelease
-    prompts: list[UnroutedPrompt]
+    prompts: list[Prompt]
     params: GenerationParams  # without the grammar
     schema: WantedSchema | None  # the schema of the text, still to be compiled
-
-    @property
-    def num_choices(self) -> int:
-        return len(self.prompts) * self.params.n
 
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
@@ -263,13 +222,13 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
     model, path = _model_and_path(service, body)
     n = _check_common(service, body)
     if body.best_of is not None and body.best_of != n:
-        _refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
+        refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
     if body.max_tokens == 0 and not body.echo:
-        _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1, or `echo`.")
+        refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1, or `echo`.")
     prompts = prompt_list(service, body.prompt)
     if len(prompts) * n > MAX_CHOICES:
         problem = f"{len(prompts)} prompts with `n` = {n} are too many: at most {MAX_CHOICES}."
-        _refuse("prompt" if n == 1 else "n", problem)
+        refuse("prompt" if n == 1 else "n", problem)
     max_tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     params = GenerationParams(
         max_new_tokens=max_tokens,
@@ -279,7 +238,7 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         is_path_given=path is not None,
     )
     encoded = [_prompt(service, prompt, path) for prompt in prompts]
-    schema = wanted_schema(body.response_format)
+    schema = wanted_schema(body.response_format) if body.response_format else None
     return ParsedRequest(model.name, model.releases.current, encoded, params, schema)
 
 
@@ -288,19 +247,19 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
     model, path = _model_and_path(service, body)
     n = _check_common(service, body)
     if body.top_logprobs and not body.logprobs:
-        _refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
+        refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
     for field, choice in (("tools", body.tool_choice), ("functions", body.function_call)):
         if getattr(body, field) and choice != "none":
-            _refuse(field, no_tools(field))
+            refuse(field, no_tools(field))
     if body.tool_choice not in (None, "none", "auto"):
-        _refuse("tool_choice", "There are no tools. Leave `tool_choice` out.")
+        refuse("tool_choice", "There are no tools. Leave `tool_choice` out.")
     text = chat.render([template_message(message) for message in body.messages])
     _check_may_fit(service, text)
     ids = chat.encode(text)
     newer_name = body.max_completion_tokens
     max_tokens = body.max_tokens if newer_name is None else newer_name
     if max_tokens == 0:
-        _refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
+        refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
     max_tokens = service.model.max_length if max_tokens is None else max_tokens
     params = GenerationParams(
         max_new_tokens=max_tokens,
@@ -309,13 +268,14 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
         is_path_given=path is not None,
     )
     is_rerouted = service.settings.reroute_every is not None
-    asked = routed_text(body.messages, is_latest=is_rerouted)
+    texts = [(message.role, text_of(message)) for message in body.messages]
+    asked = routed_text(texts, is_latest=is_rerouted)
     (asked_ids,) = service.tokenizer.encode([asked or text])
     if not len(ids):
-        _refuse("messages", "The conversation is empty. Give at least one token.")
+        refuse("messages", "The conversation is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
-    prompt = UnroutedPrompt(text, ids, asked_ids if len(asked_ids) else ids, path)
-    schema = wanted_schema(body.response_format)
+    prompt = Prompt(text, ids, asked_ids if len(asked_ids) else ids, path)
+    schema = wanted_schema(body.response_format) if body.response_format else None
     return ParsedRequest(model.name, model.releases.current, [prompt], params, schema)
 
 
@@ -335,7 +295,7 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     if not len(ids) and service.edges.start is not None:
         return np.array([service.edges.start], np.int32)
     if not len(ids):
-        _refuse("prompt", "The prompt is empty. Give at least one token.")
+        refuse("prompt", "The prompt is empty. Give at least one token.")
     _check_fits(service, len(ids), str)
     return ids
 
@@ -348,7 +308,7 @@ def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
 
 def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
     problem = f"`{given[:100]}` is not the id of one of {len(service.token_ids)} tokens"
-    _refuse(param, f"{problem}; the largest is {max(service.token_ids)}.")
+    refuse(param, f"{problem}; the largest is {max(service.token_ids)}.")
 
 
 def _check_common(service: Service, body: CommonRequest) -> int:
@@ -357,7 +317,7 @@ def _check_common(service: Service, body: CommonRequest) -> int:
     options = body.stream_options
     wants_more = options is not None and (options.include_usage or options.continuous_usage_stats)
     if wants_more and not body.stream:
-        _refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
+        refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
     return body.n or 1
 
 
@@ -367,7 +327,7 @@ def _common_params(
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
-        _refuse("min_tokens", f"{problem} Lower it, or raise `max_tokens`.")
+        refuse("min_tokens", f"{problem} Lower it, or raise `max_tokens`.")
     stops = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
     return {
         "n": n,
@@ -416,27 +376,24 @@ def prompt_list(service: Service, prompt: str | list) -> list[str | list[int]]:
     kinds = {type(item) for item in prompt}
     if len(kinds) != 1:
         what = "an empty list" if not prompt else "a mixture of texts and tokens"
-        _refuse("prompt", f"The prompt is {what}. Give a text, texts, token ids, or lists of them.")
+        refuse("prompt", f"The prompt is {what}. Give a text, texts, token ids, or lists of them.")
     return [prompt] if kinds == {int} else prompt
 
 
-def _prompt(service: Service, given: str | list[int], path: int | None) -> UnroutedPrompt:
+def _prompt(service: Service, given: str | list[int], path: int | None) -> Prompt:
     ids = encode(service, given)
     # An empty prompt is shown as the start token that it is.
     text = given if isinstance(given, str) and given else service.tokenizer.decode(ids)
-    return UnroutedPrompt(text, ids, ids, path)
+    return Prompt(text, ids, ids, path)
 
 
 def _model_and_path(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
-    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`,
-    `NoSuchModel`, `NoSuchPath`.
+    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`, and
+    as `ServedModels.asked`.
     """
-    model, path = service.models.find(body.model)
-    if body.path not in (None, path) and path is not None:
-        _refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
-    path = body.path if path is None else path
-    if path is not None:
-        model.releases.current.modules_of(path)
+    model, path = service.models.asked(body.model, body.path)
+    if body.path not in (None, path):
+        refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
     return model, path
 
 
@@ -457,5 +414,5 @@ def _check_fits(service: Service, num_tokens: int, describe: Callable[[int], str
         )
 
 
-def _refuse(param: str, message: str) -> NoReturn:
+def refuse(param: str, message: str) -> NoReturn:
     raise ApiError(400, message, param=param, code="invalid_value")

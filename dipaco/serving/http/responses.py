@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from dipaco.serving.http.answer import Answer, AnswerEvent
+from dipaco.serving.http.answer import Answer, AnswerEvent, joined
 from dipaco.serving.http.errors import api_error_of
 from dipaco.serving.http.protocol import (
     AssistantMessage,
@@ -48,15 +48,15 @@ class AnswerFormat(Protocol):
         options: StreamOptions | None,
     ) -> AsyncGenerator[bytes]:
         """The server-sent events. An error after the first one is sent as the last."""
-        ...
 
 
 class _ChunkFormat(AnswerFormat, Protocol):
     """A stream is chunks of text, and ends with a mark."""
 
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
-    def chunk(self, events: list[AnswerEvent]) -> Completion | ChatChunk: ...
-    def closing(self, usage: Usage) -> msgspec.Struct: ...
+    def chunk(
+        self, events: list[AnswerEvent], usage: Usage | None = None
+    ) -> Completion | ChatChunk: ...
 
     async def server_sent(
         self,
@@ -69,10 +69,7 @@ class _ChunkFormat(AnswerFormat, Protocol):
         has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
 
         def event_of(batch: list[AnswerEvent]) -> bytes:
-            chunk = self.chunk(batch)
-            if has_usage_so_far:
-                chunk.usage = usage_of(answer)
-            return event_bytes(chunk)
+            return event_bytes(self.chunk(batch, usage_of(answer) if has_usage_so_far else None))
 
         if (opening := self.opening(answer.num_choices)) is not None:
             yield event_bytes(opening)
@@ -84,7 +81,7 @@ class _ChunkFormat(AnswerFormat, Protocol):
             yield b"data: " + api_error_of(error).body() + b"\n\n"
             return
         if has_usage:
-            yield event_bytes(self.closing(usage_of(answer)))
+            yield event_bytes(self.chunk([], usage_of(answer)))
         yield END
         # A client that has just gone was sent the rest without waiting. The pause notices it.
         await asyncio.sleep(0)
@@ -100,26 +97,21 @@ class CompletionFormat(_ChunkFormat):
     def opening(self, num_choices: int) -> None:
         """A completion starts with its first text."""
 
-    def chunk(self, events: list[AnswerEvent]) -> Completion:
-        choices = [self._choice(event) for event in events]
-        return Completion(object="text_completion", choices=choices, **self._head)
+    def chunk(self, events: list[AnswerEvent], usage: Usage | None = None) -> Completion:
+        choices = [
+            CompletionChoice(
+                index=event.index,
+                text=event.text,
+                logprobs=self._logprobs(event.tokens),
+                finish_reason=event.finish_reason,
+                path=event.path,
+            )
+            for event in events
+        ]
+        return Completion(object="text_completion", choices=choices, usage=usage, **self._head)
 
     def whole(self, choices: list[AnswerEvent], usage: Usage) -> Completion:
-        chunk = self.chunk(choices)
-        chunk.usage = usage
-        return chunk
-
-    def closing(self, usage: Usage) -> Completion:
-        return self.whole([], usage)
-
-    def _choice(self, event: AnswerEvent) -> CompletionChoice:
-        return CompletionChoice(
-            index=event.index,
-            text=event.text,
-            logprobs=self._logprobs(event.tokens),
-            finish_reason=event.finish_reason,
-            path=event.path,
-        )
+        return self.chunk(choices, usage)
 
     def _logprobs(self, tokens: list[WrittenToken]) -> CompletionLogprobs | None:
         if self._num_logprobs is None:
@@ -150,54 +142,42 @@ class ChatFormat(_ChunkFormat):
 
     def opening(self, num_choices: int) -> ChatChunk:
         """The role, before any text."""
-        message = AssistantMessage(role="assistant", content="")
-        return self._chunk(
-            [
-                ChatChunkChoice(
-                    index=i, delta=message, logprobs=None, finish_reason=None, path=None
-                )
-                for i in range(num_choices)
-            ]
-        )
+        delta = AssistantMessage(role="assistant", content="")
+        nothing: dict[str, Any] = {
+            "delta": delta,
+            "logprobs": None,
+            "finish_reason": None,
+            "path": None,
+        }
+        return self._chunk([ChatChunkChoice(index=i, **nothing) for i in range(num_choices)])
 
-    def chunk(self, events: list[AnswerEvent]) -> ChatChunk:
-        return self._chunk(
-            [
-                ChatChunkChoice(
-                    index=event.index,
-                    delta=AssistantMessage(content=event.text)
-                    if event.text
-                    else AssistantMessage(),
-                    logprobs=self._logprobs(event.tokens),
-                    finish_reason=event.finish_reason,
-                    path=event.path,
-                )
-                for event in events
-            ]
-        )
+    def chunk(self, events: list[AnswerEvent], usage: Usage | None = None) -> ChatChunk:
+        deltas = [
+            ChatChunkChoice(delta=AssistantMessage(content=event.text or None), **self._of(event))
+            for event in events
+        ]
+        return self._chunk(deltas, usage)
 
     def whole(self, choices: list[AnswerEvent], usage: Usage) -> ChatCompletion:
-        chat_choices = [
+        messages = [
             ChatChoice(
-                index=event.index,
-                message=AssistantMessage(role="assistant", content=event.text),
-                logprobs=self._logprobs(event.tokens),
-                finish_reason=event.finish_reason,
-                path=event.path,
+                message=AssistantMessage(role="assistant", content=event.text), **self._of(event)
             )
             for event in choices
         ]
-        return ChatCompletion(
-            object="chat.completion", choices=chat_choices, usage=usage, **self._head
-        )
+        return ChatCompletion(object="chat.completion", choices=messages, usage=usage, **self._head)
 
-    def closing(self, usage: Usage) -> ChatChunk:
-        chunk = self._chunk([])
-        chunk.usage = usage
-        return chunk
+    def _chunk(self, deltas: list[ChatChunkChoice], usage: Usage | None = None) -> ChatChunk:
+        kind = "chat.completion.chunk"
+        return ChatChunk(object=kind, choices=deltas, usage=usage, **self._head)
 
-    def _chunk(self, deltas: list[ChatChunkChoice]) -> ChatChunk:
-        return ChatChunk(object="chat.completion.chunk", choices=deltas, **self._head)
+    def _of(self, event: AnswerEvent) -> dict[str, Any]:
+        return {
+            "index": event.index,
+            "logprobs": self._logprobs(event.tokens),
+            "finish_reason": event.finish_reason,
+            "path": event.path,
+        }
 
     def _logprobs(self, tokens: list[WrittenToken]) -> ChatLogprobs | None:
         if not self._has_logprobs:
@@ -311,23 +291,13 @@ class ClosingStream(StreamingResponse):
                 self._on_hang_up()
 
 
-async def _collected(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
-    """Every choice in one event, in order."""
-    by_choice: dict[int, list[AnswerEvent]] = {}
-    async for batch in events:
-        for event in batch:
-            by_choice.setdefault(event.index, []).append(event)
-    return [
-        of_choice[-1]._replace(
-            text="".join(event.text for event in of_choice),
-            tokens=[token for event in of_choice for token in event.tokens],
-        )
-        for _, of_choice in sorted(by_choice.items())
-    ]
-
-
 async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
     return await anext(events)
+
+
+async def _collected(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
+    """Every choice in one event, in order."""
+    return sorted(joined([event async for batch in events for event in batch]))
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

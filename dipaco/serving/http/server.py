@@ -47,11 +47,7 @@ class Connection(Protocol):
 
 
 class ConnectionLimit:
-    """The open connections of a server. It is used in its event loop only.
-
-    Args:
-      most: connections that may be open at once.
-    """
+    """The open connections of a server, so many at most. It is used in its event loop only."""
 
     def __init__(self, most: int):
         self._most = most
@@ -94,10 +90,8 @@ def backlog() -> int:
 
 
 def max_connections(wanted: int | None) -> int:
-    """The most connections that fit into the limit of open files, or `wanted`.
-
-    Raises:
-      BadSetting: more are wanted than fit.
+    """The most connections that fit into the limit of open files, or `wanted`. Raises `BadSetting`:
+    more are wanted than fit.
     """
     most = max(1, file_limit() - _num_open_files() - OTHER_FILES - backlog())
     if wanted is not None and wanted > most:

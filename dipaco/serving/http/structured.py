@@ -1,8 +1,7 @@
 """`response_format` of a request -> the grammar that its answers obey, compiled beforehand."""
 
 import asyncio
-import threading
-from concurrent.futures import Future
+import functools
 from typing import NamedTuple
 
 import msgspec
@@ -12,7 +11,6 @@ from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.protocol import ObjectFormat, ResponseFormat, SchemaFormat
 
-PARAM = "response_format"
 COMPILING = 2  # schemas at once
 COMPILE_SECONDS = 30.0  # time that a request waits for its schema
 
@@ -28,11 +26,11 @@ def wanted_schema(wanted: ResponseFormat | None) -> WantedSchema | None:
     """None = any text."""
     match wanted:
         case SchemaFormat():
-            schema, param = wanted.json_schema.schema, f"{PARAM}.json_schema.schema"
+            schema, param = wanted.json_schema.schema, "response_format.json_schema.schema"
             text = ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode()
             return WantedSchema(text, param)
         case ObjectFormat():
-            return WantedSchema(ANY_OBJECT, PARAM)
+            return WantedSchema(ANY_OBJECT, "response_format")
     return None
 
 
@@ -45,8 +43,6 @@ class SchemaCompiler:
     def __init__(self, grammars: Grammars):
         self._grammars = grammars
         self._threads = FairThreads(COMPILING, "schemas")
-        self._lock = threading.Lock()
-        self._begun: dict[str, Future[Grammar]] = {}  # keys are schemas that a thread compiles now
 
     async def compiled(self, wanted: WantedSchema, client: str) -> Grammar:
         """Raises `ApiError`, `NoGrammar`."""
@@ -66,8 +62,8 @@ class SchemaCompiler:
     async def _newly_compiled(self, wanted: WantedSchema, client: str) -> Grammar:
         try:
             async with asyncio.timeout(COMPILE_SECONDS):
-                begun = await self._threads.run(client, self._compile_or_join, wanted.text)
-                return await asyncio.wrap_future(begun)
+                compile_it = functools.partial(self._grammars.compiled, wanted.text)
+                return await self._threads.run_shared(client, wanted.text, compile_it)
         except TimeoutError as error:
             raise ApiError(
                 503,
@@ -82,30 +78,6 @@ class SchemaCompiler:
                 400,
                 "This server cannot make structured output: the package `llguidance` is not "
                 "installed there. Leave `response_format` out.",
-                param=PARAM,
+                param="response_format",
                 code="not_installed",
             ) from error
-
-    def _compile_or_join(self, schema: str) -> Future[Grammar]:
-        """Runs in a thread. Returns or raises like `Grammars.compiled`. If another thread compiles
-        the schema now, that one's future is returned at once.
-        """
-        with self._lock:
-            if schema in self._begun:
-                return self._begun[schema]
-            mine = self._begun[schema] = Future()
-            mine.set_running_or_notify_cancel()  # none of those who wait can cancel it
-        try:
-            grammar = self._grammars.compiled(schema)
-        except BaseException as error:
-            self._taken_out(schema).set_exception(error)
-        else:
-            self._taken_out(schema).set_result(grammar)
-        return mine
-
-    def _taken_out(self, schema: str) -> Future[Grammar]:
-        """The future of a schema that is compiled. It is taken out before it ends, so that who asks
-        after a failure compiles the schema again and does not join it.
-        """
-        with self._lock:
-            return self._begun.pop(schema)

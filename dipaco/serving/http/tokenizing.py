@@ -1,14 +1,11 @@
 """/tokenize and /detokenize: texts and token ids, as at vLLM, for clients that count."""
 
-from collections.abc import Sequence
-
-import numpy as np
 from msgspec import Struct
 
 from dipaco.serving.http.chat_template import ChatTemplate, template_message
 from dipaco.serving.http.errors import ApiError
-from dipaco.serving.http.protocol import ChatMessage, Messages, NoItems, TokenId
-from dipaco.serving.http.requests import check_known
+from dipaco.serving.http.protocol import Messages, NoItems, TokenId
+from dipaco.serving.http.requests import check_known, refuse
 from dipaco.serving.service import Service
 from dipaco.serving.text import shown
 
@@ -52,10 +49,20 @@ class Detokenized(Struct, kw_only=True):
 def tokenize(service: Service, chat: ChatTemplate, body: TokenizeRequest) -> Tokens:
     """Raises `ApiError`, `NoSuchModel`."""
     service.models.named(body.model)
+    if body.continue_final_message:
+        problem = "`continue_final_message` is not supported: a chat answers a message."
+        refuse("continue_final_message", f"{problem} Leave it out.")
     if body.messages is not None:
-        ids = _chat_ids(chat, body.messages, body)
+        if body.prompt is not None:
+            refuse("messages", "`prompt` and `messages` are both set. Send one of them.")
+        messages = [template_message(message) for message in body.messages]
+        is_answered = body.add_generation_prompt is not False
+        ids = chat.encode(chat.render(messages, add_generation_prompt=is_answered))
     elif body.prompt is not None:
-        ids = _prompt_ids(service, body.prompt, body)
+        if body.add_generation_prompt is not None:
+            problem = "`add_generation_prompt` is for `messages`. Leave it out beside a `prompt`."
+            refuse("add_generation_prompt", problem)
+        (ids,) = service.tokenizer.encode([body.prompt])
     else:
         problem = "You must provide a `prompt` parameter, or `messages`."
         raise ApiError(400, problem, param="prompt", code="missing_required_parameter")
@@ -68,36 +75,6 @@ def tokenize(service: Service, chat: ChatTemplate, body: TokenizeRequest) -> Tok
         max_model_len=service.model.max_length,
         token_strs=texts,
     )
-
-
-def _prompt_ids(service: Service, prompt: str, body: TokenizeRequest) -> np.ndarray:
-    if body.add_generation_prompt is not None:
-        problem = "`add_generation_prompt` is for `messages`. Leave it out beside a `prompt`."
-        raise _refusal("add_generation_prompt", problem)
-    if body.continue_final_message:
-        problem = "`continue_final_message` is for `messages`. Leave it out beside a `prompt`."
-        raise _refusal("continue_final_message", problem)
-    (ids,) = service.tokenizer.encode([prompt])
-    return ids
-
-
-def _chat_ids(
-    chat: ChatTemplate, messages: Sequence[ChatMessage], body: TokenizeRequest
-) -> np.ndarray:
-    if body.prompt is not None:
-        raise _refusal("messages", "`prompt` and `messages` are both set. Send one of them.")
-    if body.continue_final_message:
-        problem = "`continue_final_message` is not supported: a chat answers a message."
-        raise _refusal("continue_final_message", f"{problem} Leave it out.")
-    text = chat.render(
-        [template_message(message) for message in messages],
-        add_generation_prompt=body.add_generation_prompt is not False,
-    )
-    return chat.encode(text)
-
-
-def _refusal(param: str, message: str) -> ApiError:
-    return ApiError(400, message, param=param, code="invalid_value")
 
 
 def detokenize(service: Service, body: DetokenizeRequest) -> Detokenized:
