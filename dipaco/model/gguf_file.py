@@ -32,6 +32,7 @@ def export_gguf(
     start: EdgeToken | None = None,
     end: EdgeToken | None = None,
     dtype: ComputeDtype = "float32",
+    chat: str | None = None,
 ) -> None:
     """Writes a file for `llama-server --model`, whole or not at all.
 
@@ -68,6 +69,8 @@ def export_gguf(
         if edge is not None:
             add(edge.id)
     writer.add_add_bos_token(False)
+    if chat:
+        writer.add_chat_template(chat)
 
     names = gguf.get_tensor_name_map(architecture, config.num_layers)
     for their_name, value in to_theirs(config, parts).items():

@@ -28,6 +28,8 @@ from dipaco.trees import flatten, unflatten
 
 FLOATS = ("F64", "F32", "F16", "BF16")
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
+# For models that know no roles: the messages are one text, and the answer goes on with it.
+PLAIN_CHAT = """{{ messages | map(attribute="content") | join("\n") }}"""
 CHECKPOINT_FILES = (
     "tokenizer.json",
     "config.json",
@@ -95,6 +97,7 @@ def export_checkpoint(
     end: EdgeToken | None = None,
     dtype: ComputeDtype = "float32",
     files: Mapping[str, WeightFile] | None = None,
+    chat: str | None = None,
 ) -> None:
     """Writes a folder for `from_pretrained` of `AutoModelForCausalLM` and `AutoTokenizer`.
 
@@ -109,6 +112,7 @@ def export_checkpoint(
         tokenizer's `pad_token` too, since padding in a batch is masked. config.json names no
         padding, since training would then leave that row of the embedding as it is.
       files: the files of weights by name, and an index names them. None = a single file.
+      chat: the template of chats. None = the checkpoint takes none.
 
     Raises:
       CheckpointExists: the folder is there already.
@@ -130,6 +134,7 @@ def export_checkpoint(
             partial / "config.json", _model_json(config, dtype) | ids | {"pad_token_id": None}
         )
         _write_json(partial / "generation_config.json", ids)
+        names |= {"chat_template": chat} if chat else {}
         _write_json(partial / "tokenizer_config.json", _tokenizer_json(config) | names)
         os.rename(partial, folder)
     except BaseException:

@@ -10,7 +10,7 @@ import pytest
 from dipaco.model import lm
 from dipaco.model.errors import NoGguf
 from dipaco.model.gguf_file import export_gguf
-from dipaco.model.huggingface import EdgeToken
+from dipaco.model.huggingface import PLAIN_CHAT, EdgeToken
 from tests.model.conftest import GROUPED, TINY, lively
 
 gguf = pytest.importorskip("gguf", reason="needs the extra `gguf`")
@@ -28,8 +28,12 @@ def test_a_gguf_has_the_same_logits_in_transformers(base, dtype, tokenizer_file,
     parts = lively(config)
     end = EdgeToken(0, "<|endoftext|>")
     file = tmp_path / "path_0001.gguf"
-    export_gguf(config, parts, tokenizer_file, file, start=end, end=end, dtype=dtype)
+    given = {"start": end, "end": end, "dtype": dtype, "chat": PLAIN_CHAT}
+    export_gguf(config, parts, tokenizer_file, file, **given)
     assert [each.name for each in tmp_path.iterdir()] == [file.name]
+    chat = gguf.GGUFReader(file).get_field("tokenizer.chat_template")
+    assert chat is not None
+    assert chat.contents() == PLAIN_CHAT
     kinds = {str(tensor.tensor_type.name) for tensor in gguf.GGUFReader(file).tensors}
     assert kinds == ({"F32"} if dtype == "float32" else {"F32", "BF16"})
 

@@ -22,6 +22,7 @@ from dipaco.runs.reading.export import Format, export_all, export_path
 from dipaco.runs.routing import base_features, prefixes_of
 from dipaco.runs.small_models import small_config
 from dipaco.serving.continuation import paths_of_texts
+from dipaco.serving.http.chat_template import chat_of_run
 from dipaco.trees import flatten
 
 
@@ -192,6 +193,10 @@ def test_every_path_is_loaded_by_transformers(transformers, run, release, dtype,
         alone = transformers.AutoModelForCausalLM.from_pretrained(whole)
         with torch.no_grad():
             assert torch.equal(model(tokens).logits, alone(tokens).logits)
+    chat = [{"role": "user", "content": "ba"}, {"role": "assistant", "content": "bi"}]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folders[0])
+    rendered = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert rendered == chat_of_run(run).render(chat) == "ba\nbi"
     index = json.loads((folders[0] / "model.safetensors.index.json").read_text())
     size = 4 if dtype == "float32" else 2
     values = sum(np.prod(spec.shape) for _, spec in flatten(describe(run.config.model)))

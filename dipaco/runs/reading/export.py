@@ -23,7 +23,13 @@ from dipaco.errors import CheckpointExists
 from dipaco.files import translate_os_errors, write_whole
 from dipaco.model.config import ComputeDtype, ModelConfig
 from dipaco.model.gguf_file import export_gguf
-from dipaco.model.huggingface import EdgeToken, WeightFile, export_checkpoint, is_exported
+from dipaco.model.huggingface import (
+    PLAIN_CHAT,
+    EdgeToken,
+    WeightFile,
+    export_checkpoint,
+    is_exported,
+)
 from dipaco.model.spec import Parts
 from dipaco.routing.config import FEATURES, RANDOM, SMALL_MODELS
 from dipaco.routing.router import OWN, save
@@ -92,10 +98,11 @@ def _write(
 ) -> None:
     given = config, parts, run.corpus.tokenizer_file, folder
     start, end = _edges(run.corpus)
+    chat = None if run.config.data.tokenizer else PLAIN_CHAT  # a given one has its own, or none
     if how.is_gguf:
-        export_gguf(*given, start=start, end=end, dtype=how.dtype)
+        export_gguf(*given, start=start, end=end, dtype=how.dtype, chat=chat)
     else:
-        export_checkpoint(*given, start=start, end=end, dtype=how.dtype, files=files)
+        export_checkpoint(*given, start=start, end=end, dtype=how.dtype, files=files, chat=chat)
 
 
 def _edges(corpus: "Corpus") -> list[EdgeToken | None]:

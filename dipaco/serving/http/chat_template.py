@@ -19,6 +19,7 @@ import numpy as np
 from dipaco.data.config import EdgeNames, spelled
 from dipaco.data.tokenizer import load_tokenizer
 from dipaco.errors import needs_extra, one_line
+from dipaco.model.huggingface import PLAIN_CHAT
 from dipaco.runs.run import Run
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http.errors import ApiError
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     import jinja2.parser
 
 NO_EDGES = EdgeNames()
-# For models that know no roles: the messages are one text, and the answer goes on with it.
-PLAIN = """{{ messages | map(attribute="content") | join("\n") }}"""
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -46,7 +45,7 @@ def find_template(tokenizer_file: Path) -> Path | None:
 
 
 def chat_of_run(run: Run, file: Path | None = None) -> "ChatTemplate":
-    """The template in a file, else the one that came with the tokenizer of a run, else `PLAIN`.
+    """The template in a file, else the one that came with a run's tokenizer, else `PLAIN_CHAT`.
     Raises `BadChatTemplate`.
     """
     if file is None and (configured := run.config.data.tokenizer):
@@ -58,7 +57,7 @@ class ChatTemplate:
     """A template, and a tokenizer that parses special tokens.
 
     Args:
-      template_file: Jinja, or a tokenizer_config.json with one. None = `PLAIN`.
+      template_file: Jinja, or a tokenizer_config.json with one. None = `PLAIN_CHAT`.
       tokenizer_file: a tokenizer.json.
       edge_names: what `bos_token` and `eos_token` are in the template, unless a
         tokenizer_config.json beside it says so.
@@ -128,7 +127,7 @@ class ChatTemplate:
 
     def _source(self) -> str:
         if self._file is None:
-            return PLAIN
+            return PLAIN_CHAT
         if self._file.suffix == ".json":
             source = _settings(self._file).get("chat_template")
             if isinstance(source, list):  # several, of which one is for chats without tools
