@@ -14,6 +14,7 @@ from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
 from dipaco.serving.models import ReleaseHealth, ServedReleases
 from dipaco.serving.path_admission import PathAdmission
+from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
@@ -246,7 +247,7 @@ def test_a_store_out_of_reach_at_the_start_is_asked_again(
         notices.append(problem)
         is_told.set()
 
-    monkeypatch.setattr("dipaco.serving.models.RETRY_SECONDS", 0.01)
+    monkeypatch.setattr("dipaco.serving.release_follower.RETRY_SECONDS", 0.01)
     monkeypatch.setattr(Objects, "file", file)
     monkeypatch.setattr(service.health, "_on_change", say)
     release = service.releases.current.release
@@ -350,7 +351,9 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     finish(service, begin(service, path=3))
     digest = served.release.paths[3]["late/0001"]
     service.health.mark_broken(digest, "it is gone.")
-    assert (problem_of(service, 3) is None) == holds_parts
+    cache = service.cache if holds_parts else PathCache(service.engine._load, 0)
+    paths = PathAdmission(cache, service.health.problem_of)
+    assert (paths.problem_of(served.modules_of(3)) is None) == holds_parts
     (sentence,) = notices
     assert "paths 1, 3 answer 503" in sentence
     assert ("unless they are in memory" in sentence) == holds_parts
