@@ -5,11 +5,12 @@ is the output's in the end.
 """
 
 import asyncio
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -18,7 +19,6 @@ from starlette.types import ASGIApp, Message
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.observe.progress import Progress
 from dipaco.serving.http.errors import ApiError
-from dipaco.serving.http.protocol import ErrorDetail
 from dipaco.serving.http.requests import decode
 
 BUSY, BUSY_SECONDS = 429, 0.5
@@ -33,26 +33,12 @@ class InputLine(Struct, kw_only=True, forbid_unknown_fields=True):
     body: Raw
 
 
-class OutputAnswer(Struct, kw_only=True):
-    """What a request was answered, also if it was refused."""
-
-    status_code: int
-    request_id: str
-    body: Raw
+class _Named(Struct):
+    custom_id: str | None = None
 
 
-class OutputRow(Struct, kw_only=True):
-    """A line of the output."""
-
-    id: str
-    custom_id: str | None
-    response: OutputAnswer | None
-    error: ErrorDetail | None  # of a line that is no request
-
-
-class _Request(NamedTuple):
-    id: str  # says the release, the place in the file, and what the line says
-    line: bytes
+class _Streamed(Struct):
+    stream: bool | None = None
 
 
 def answer_file(
@@ -69,17 +55,16 @@ def answer_file(
     """
     requests = list(_requests(given, release))
     partial = out.with_name(f"{out.name}.partial")
-    rows = dict(_rows_in(partial, {request.id for request in requests}))
+    rows = dict(_rows_in(partial, {name for name, _ in requests}))
     write_atomically(partial, b"".join(rows.values()))  # without a row that was cut off
-    left = iter([request for request in requests if request.id not in rows])
+    left = iter([(name, line) for name, line in requests if name not in rows])
     with translate_os_errors(partial), partial.open("ab") as stream:
 
         async def work(progress: Progress) -> None:
-            for request in left:
-                row = msgspec.json.encode(await _row(app, request)) + b"\n"
-                stream.write(row)
+            for name, line in left:
+                rows[name] = msgspec.json.encode({"id": name, **await _row(app, line)}) + b"\n"
+                stream.write(rows[name])
                 stream.flush()
-                rows[request.id] = row
                 progress.advance()
 
         async def work_all() -> None:
@@ -89,17 +74,18 @@ def answer_file(
                 await asyncio.gather(*(work(shown) for _ in range(at_once)))
 
         asyncio.run(work_all())
-    write_atomically(out, b"".join(rows[request.id] for request in requests))
+    write_atomically(out, b"".join(rows[name] for name, _ in requests))
     partial.unlink()
-    decoded = (msgspec.json.decode(row, type=OutputRow) for row in rows.values())
-    return len(rows), sum(r.response is None or r.response.status_code != 200 for r in decoded)
+    answers = (json.loads(row)["response"] or {} for row in rows.values())
+    return len(rows), sum(answer.get("status_code") != 200 for answer in answers)
 
 
-def _requests(given: Path, release: str) -> Iterator[_Request]:
+def _requests(given: Path, release: str) -> Iterator[tuple[str, bytes]]:
+    """Each line, and a name that says the release, the place in the file, and what it says."""
     for number, line in enumerate(given.read_bytes().splitlines()):
         if line.strip():
             name = hashlib.sha256(f"{release} {number} ".encode() + line).hexdigest()
-            yield _Request(f"batch_req_{name[:32]}", line)
+            yield f"batch_req_{name[:32]}", line
 
 
 def _rows_in(partial: Path, ids: set[str]) -> Iterator[tuple[str, bytes]]:
@@ -109,34 +95,23 @@ def _rows_in(partial: Path, ids: set[str]) -> Iterator[tuple[str, bytes]]:
             yield found, row
 
 
-async def _row(app: ASGIApp, request: _Request) -> OutputRow:
+async def _row(app: ASGIApp, line: bytes) -> dict[str, Any]:
+    """A row of the output. `error` is of a line that is no request, not of one that is refused."""
     try:
-        line = decode(request.line, InputLine)
-        if decode(bytes(line.body), _Streamed).stream:
+        request = decode(line, InputLine)
+        if decode(bytes(request.body), _Streamed).stream:
             raise ApiError(400, "A batch has no streams. Leave `stream` out.", param="body.stream")
     except ApiError as error:
-        return OutputRow(
-            id=request.id, custom_id=_custom_id(request.line), response=None, error=error.detail
-        )
-    while (answer := await _asked(app, line)).status_code == BUSY:
+        name = None
+        with contextlib.suppress(ApiError):
+            name = decode(line, _Named).custom_id
+        return {"custom_id": name, "response": None, "error": error.detail}
+    while (answer := await _asked(app, request))["status_code"] == BUSY:
         await asyncio.sleep(BUSY_SECONDS)
-    return OutputRow(id=request.id, custom_id=line.custom_id, response=answer, error=None)
+    return {"custom_id": request.custom_id, "response": answer, "error": None}
 
 
-class _Streamed(Struct):
-    stream: bool | None = None
-
-
-def _custom_id(line: bytes) -> str | None:
-    """The name of a line that is no request, if it has one."""
-    try:
-        name = json.loads(line)["custom_id"]
-    except (ValueError, LookupError, TypeError, RecursionError):
-        return None
-    return name if isinstance(name, str) else None
-
-
-async def _asked(app: ASGIApp, line: InputLine) -> OutputAnswer:
+async def _asked(app: ASGIApp, line: InputLine) -> dict[str, Any]:
     """Asks the application as its server would, for a client that stays."""
     body: list[Message] = [{"type": "http.request", "body": bytes(line.body)}]
     sent: list[Message] = []
@@ -157,4 +132,4 @@ async def _asked(app: ASGIApp, line: InputLine) -> OutputAnswer:
     await app(scope, receive, send)
     request_id = dict(sent[0]["headers"])[b"x-request-id"].decode()
     content = Raw(b"".join(message.get("body", b"") for message in sent))
-    return OutputAnswer(status_code=sent[0]["status"], request_id=request_id, body=content)
+    return {"status_code": sent[0]["status"], "request_id": request_id, "body": content}
