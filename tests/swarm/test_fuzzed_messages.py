@@ -57,7 +57,6 @@ BODIES = {
     "part": messages.SliceRequest(sender="eve/1", **ROUND),
     "arrived": messages.ArrivedRequest(round_number=1),
     "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
-    "dial_back": messages.DialBackRequest(),
 }
 
 

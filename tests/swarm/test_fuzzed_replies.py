@@ -212,8 +212,8 @@ async def test_damaged_states_of_another_backbone_are_not_taken(rng):
 
 
 async def test_a_newcomer_that_answers_damaged_is_taken_for_one_that_is_not_reached(rng):
-    async with WithEve("dial_back", rng) as it:
-        it.handlers["dial_back"] = lambda body: (messages.Ack(), b"")
+    async with WithEve("records", rng) as it:
+        it.handlers["records"] = lambda body: (messages.AddressRecords(), b"")
         certificate = it.eve.credential.certificate
         request = wire.PeerRequest(it.eve.name, certificate, b"", source="127.0.0.1")
         found = [await it.group.wire.reached_at(EVE_AT, request) for _ in range(TIMES)]

@@ -93,10 +93,6 @@ class AddressRecords(PeerMessage):
     records: tuple[Record, ...] = ()
 
 
-class DialBackRequest(PeerMessage):
-    """Do I reach you at the address that you gave? Reply: `Ack`."""
-
-
 class LeaveRequest(PeerMessage):
     """I am leaving. Reply: `Ack`."""
 

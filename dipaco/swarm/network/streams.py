@@ -88,7 +88,7 @@ class Streams:
             host = announce or where.host
             host = addresses.own_host() if host in addresses.ANYWHERE else host
             self.address = str(SocketAddress(host, self._listener.getsockname()[1]))
-            self._spawn(self._accept_forever(self._listener, handler))
+            self._loop.add_reader(self._listener, self._accept, self._listener, handler)
         return self
 
     async def open(self, address: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -128,6 +128,7 @@ class Streams:
 
     async def close(self) -> None:
         if self._listener is not None:
+            self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
         await asyncio.sleep(0)  # recently cancelled tasks end first, and new ones begin
@@ -147,17 +148,24 @@ class Streams:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _accept_forever(self, listener: socket.socket, handler: StreamHandler) -> None:
-        while True:
-            try:
-                connection, source = await self._loop.sock_accept(listener)
-            except OSError:  # for example too many open files
-                await asyncio.sleep(0.1)
-                continue
+    def _accept(self, listener: socket.socket, handler: StreamHandler) -> None:
+        try:
+            connection, source = listener.accept()
+            connection.setblocking(False)
             # asyncio sets this only on sockets that name their protocol. Without it each message
             # waits some 40 ms for an acknowledgement.
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._spawn(self._answer(connection, source[0], handler))
+        except BlockingIOError:
+            return
+        except OSError:  # for example too many open files
+            self._loop.remove_reader(listener)
+            self._loop.call_later(0.1, self._accept_again, listener, handler)
+            return
+        self._spawn(self._answer(connection, source[0], handler))
+
+    def _accept_again(self, listener: socket.socket, handler: StreamHandler) -> None:
+        if self._listener is listener:
+            self._loop.add_reader(listener, self._accept, listener, handler)
 
     async def _answer(self, connection: socket.socket, source: str, handler: StreamHandler) -> None:
         loop = self._loop

@@ -26,7 +26,7 @@ from dipaco.swarm.network.address_book import AddressBook
 from dipaco.swarm.network.addresses import seen_address
 from dipaco.swarm.network.credentials import BACKBONE, Certificate, Credential, Verifier, printable
 from dipaco.swarm.network.limits import LinkMeter, OpenRequests
-from dipaco.swarm.network.messages import Ack, AddressRecords, DialBackRequest
+from dipaco.swarm.network.messages import AddressRecords
 from dipaco.swarm.network.streams import (
     Streams,
     certificate_at,
@@ -104,7 +104,6 @@ class Wire:
         self.transport: Streams | None = None
         self.on_refused: Callable[[str, str], None] = lambda sender, reason: None
         self.book = AddressBook(credential)
-        self.register("dial_back", DialBackRequest, _acknowledge)
         self.register("records", AddressRecords, self._tell_records)
 
     def register(
@@ -215,7 +214,7 @@ class Wire:
                 address = seen_address(request.source, announced)
             if address is not None:
                 within, to = DIAL_BACK_SECONDS, request.sender
-                asked = "dial_back", DialBackRequest(), Ack
+                asked = "records", AddressRecords(), AddressRecords
                 await self.ask(address, *asked, within_seconds=within, recipient=to)
         except (*PEER_ERRORS, BadAddress):
             return None
@@ -366,7 +365,3 @@ async def _drained(writer: asyncio.StreamWriter) -> None:
     except TimeoutError:
         writer.transport.abort()
         raise
-
-
-async def _acknowledge(_: DialBackRequest, request: PeerRequest) -> PeerReply:
-    return Ack(), b""
