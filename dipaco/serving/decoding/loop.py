@@ -111,8 +111,7 @@ class Loop:
             (`model.inference.prepare`), and keeps them on the device while it is open. If it raises
             `NoRoomForPath`, the request waits until another path is done. Any other error ends the
             request.
-          levels: of the paths, which share modules as the same objects. None: no two paths share a
-            step.
+          levels: of the paths, which share modules as the same objects. None: no two share a step.
           grammars: the vocabulary to draw from, and the schemas of requests. None = there are no
             schemas, and each id of the model is a token.
         """
@@ -188,9 +187,7 @@ class Loop:
     def warm_up(
         self, prepared: Parts, warm_up: WarmUp | None = None, first: Sequence[WarmUpProgram] = ()
     ) -> None:
-        """Compiles every program that any load needs, with the parameters of any path, after the
-        programs of others. Without `warm_up` nothing is told.
-        """
+        """Compiles all that any load needs, with any path's parameters, after others' programs."""
         (warm_up or WarmUp()).run([*first, *self._pool.programs(prepared)])
         self._pool.wait()
 

@@ -90,9 +90,7 @@ def backlog() -> int:
 
 
 def max_connections(wanted: int | None) -> int:
-    """The most connections that fit into the limit of open files, or `wanted`. Raises `BadSetting`:
-    more are wanted than fit.
-    """
+    """The most connections that the limit of open files allows, or `wanted`, which must fit."""
     most = max(1, file_limit() - _num_open_files() - OTHER_FILES - backlog())
     if wanted is not None and wanted > most:
         hint = " Each takes an open file: raise the limit, `ulimit -Hn`."
@@ -213,18 +211,15 @@ def serve(
 ) -> None:
     """Serves until SIGTERM or Ctrl-C. Then takes no new requests, and ends when the running ones
     are finished. After `drain_seconds`, or at a second signal, calls `cut_off`, which ends them
-    with an error. `connections` may be open at once. None = as many as the limit of open files
-    allows. `host` is the name by which it was told to listen.
+    with an error. `host` is the name by which it was told to listen.
     """
     config = http_config(app_of_known_hosts(app, listening, host), connections, tls)
     _Server(config, drain_seconds, say, cut_off).run(sockets=[listening])
 
 
 def app_of_known_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASGIApp:
-    """An application that is for this machine alone, if it listens on a loopback address.
-
-    Else the page of any site could read it, by a name of its own that leads to this machine: to a
-    browser that is the site itself. Only the `Host` header tells it (DNS rebinding).
+    """An application that is for this machine alone, if it listens on a loopback address. Else the
+    page of any site could read it, by a name of its own that leads here (DNS rebinding).
     """
     if not ipaddress.ip_address(listening.getsockname()[0]).is_loopback:
         return app
@@ -256,13 +251,9 @@ def _is_of_this_machine(name: str, host: str) -> bool:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's protocol with limits that it lacks.
-
-    It closes connections that do not complete a request's head in time, bounds their number and the
-    size of the headers, answers in JSON to what is no HTTP, and ignores offers of other protocols,
-    after which uvicorn would lose the body. h11 bounds headers, but is slower: 32 requests at once
-    made 1.14 times the tokens of `transformers` with it and 1.37 with httptools (`bench_serve.py
-    --pairs 4`).
+    """uvicorn's protocol with limits that it lacks. It closes connections that do not complete a
+    request's head in time, bounds their number and the size of the headers, answers in JSON to what
+    is no HTTP, and ignores offers of other protocols, after which uvicorn would lose the body.
     """
 
     connection_limit: ConnectionLimit  # limit for all connections of a server
