@@ -85,6 +85,9 @@ def compare(a: "OpenedRun | Path | str", b: "OpenedRun | Path | str") -> Compari
         ]
         differs = difference(*(run.config for run in runs))
         notes = [f"From a to b: {differs}." if differs else "All settings are the same."]
+        rules = [phrase(run._run.rules) for run in runs]
+        if rules[0] != rules[1]:
+            notes.append(f"Rules of a: {rules[0]}. Of b: {rules[1]}.")
         one, other = (run._run.stage("prepare").artifacts["corpus"].digest for run in runs)
         if one != other:
             notes.append("Text or tokenizer differ: bits per byte compare tokenizers of one text.")
