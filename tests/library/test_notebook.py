@@ -31,6 +31,7 @@ def test_its_outputs_are_kept_small_and_without_an_error():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # two runs of `toy`, each with programs to compile
 def test_its_cells_run_one_after_another(tmp_path, command_cache):
     sources = []
     for source in ("".join(cell["source"]) for cell in cells()):
