@@ -108,7 +108,8 @@ class Peer:
         if info.leader:
             if self.wire.address is not None and info.is_reached:
                 self.wire.book.put_own(info.seen_at or self.wire.address)
-            await self.wire.exchange_records(self.leader.address)
+            # Beside: until the caller goes on, its rows are those of the last leader.
+            self._spawn(self.wire.exchange_records(self.leader.address))
         if not info.is_reached:
             self._say(f"{self.wire.address} is not reached from outside: this machine dials out")
         return info
