@@ -316,7 +316,7 @@ def test_a_run_of_nearly_that_name_is_named(tiny):
 
 def test_the_names_of_the_library_are_listed_and_no_other_is_there():
     names = {name for name in dir(library) if not name.startswith("__")}
-    assert names == {"OpenedRun", "Rules", "load_config", "open", "run"}
+    assert names == {"OpenedRun", "Rules", "compare", "load_config", "open", "run"}
     with pytest.raises(AttributeError, match="opne"):
         _ = library.opne
 
