@@ -72,7 +72,9 @@ def write_wheel(folder: Path) -> Path:
     sources: `uvx --from FILE`.
     """
     version, found = program_version(), importlib.metadata.distribution("dipaco")
-    info, metadata = f"dipaco-{version}.dist-info", found.read_text("METADATA") or ""
+    info = f"dipaco-{version}.dist-info"
+    # A checkout from which it was installed has the second.
+    metadata = found.read_text("METADATA") or found.read_text("PKG-INFO") or ""
     files = [file for file in sorted(HOME.rglob("*")) if file.is_file()]
     contents = {
         file.relative_to(HOME.parent).as_posix(): file.read_bytes()

@@ -21,8 +21,8 @@ from dipaco.workers import replay
 # Modules, own rule, and options with the number of their value: in pairs, every pair that fits.
 ROWS = """
 flat_moe; router; codec=2 delay=2 rescale_by_fan_in=1 weigh_by_documents=1 router=1 alternations=2
-    rule=2 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1 kept=1
-2x2; path loss; path_share=3 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=2 overlap=1
+    rule=1 optimizer=1 absent_tokens=1 loss_chunks=1 slices=1 sent_snapshots=1 kept=1
+2x2; path loss; path_share=3 delay=1 weigh_by_documents=1 router=3 alternations=3 rule=1 overlap=1
     optimizer=1 absent_tokens=1 accumulation=1 base=1 kept=1
 2x2; router; rescale_by_fan_in=1 weigh_by_documents=1 synchronous=1 router=1 overlap=1 base=1
     optimizer=1 slices=1 sent_snapshots=1
@@ -60,6 +60,7 @@ REFUSED = (
     ("modules", "one_path", "alternations", "*"),
     ("modules", "diloco", "alternations", "*"),
     ("modules", "one_path", "overlap", "*"),
+    ("alternations", "*", "rule", (2,)),
     ("own_rule", "router", "router", (2, 3)),
     ("own_rule", "path loss", "loss_chunks", "*"),
     ("own_rule", "outer step", "synchronous", "*"),

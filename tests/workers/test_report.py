@@ -121,4 +121,6 @@ def test_a_picture_that_fails_takes_nothing_else_away(begin, monkeypatch):
 
 
 def test_names_of_domains_are_text_in_markdown():
-    assert _largest({"a|b": 3, "<b>[x](y)`": 1}) == r"a\|b 75%, \<b\>\[x\](y)\` 25%"
+    assert _largest({"a|b": 3, "<b>[x](y)`": 1}) == (
+        "a&#124;b 75%, &#60;b&#62;&#91;x&#93;(y)&#96; 25%"
+    )
