@@ -113,8 +113,10 @@ def _document(row: SourceRow, columns: Columns) -> Document:
     column = columns.domain or "domain"
     is_named = columns.domain is not None or column in row.values
     domain = _name(_value(row.values, column, "domain")) if is_named else None
-    domain = domain or Path(row.file).name.split(".")[0]
-    _check_whole(column, domain)
+    if domain is None:
+        domain = Path(row.file).name.split(".")[0]
+    else:
+        _check_whole(column, domain)
     if columns.group in (None, "piece"):
         return Document(text, domain, columns.group and PIECE)
     return Document(text, domain, _name(_value(row.values, columns.group, "group")))
@@ -138,6 +140,8 @@ def _name(value: Any) -> str | None:
     """The name that a value of a column gives to a domain or a group. None if it gives none: it is
     missing (null, or NaN as in a column of numbers) or blank.
     """
+    if isinstance(value, bytes):
+        value = value.decode(errors="surrogateescape")
     name = "" if value is None or value != value else str(value)
     return name if name.strip() else None
 

@@ -149,10 +149,19 @@ def _matches(pattern: str) -> list[str]:
 def _folders(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
     """A folder and those below it, but for hidden ones and those seen before. Links are followed
     last, so that a folder that is reached without one keeps that name.
+
+    Raises:
+      BadSource: one of them cannot be read.
     """
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            problem = f"the folder `{error.filename}` cannot be read: {error.strerror}."
+            raise BadSource(source=top, problem=problem, advice="Allow that, or name others.")
+
     tops = [top]
     for start in tops:  # It grows.
-        for folder, inner, _ in os.walk(start or "."):
+        for folder, inner, _ in os.walk(start or ".", onerror=refuse):
             status = os.stat(folder)
             identity = (status.st_dev, status.st_ino)
             inner[:] = [] if identity in seen else sorted(n for n in inner if n[0] != ".")

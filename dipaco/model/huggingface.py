@@ -27,6 +27,7 @@ from dipaco.model.spec import Parts, Tree, describe
 from dipaco.trees import flatten, unflatten
 
 FLOATS = ("F64", "F32", "F16", "BF16")
+LARGEST_WEIGHT = 1e18  # The square of a larger one is near the end of float32.
 WEIGHTS, WEIGHTS_INDEX = "model.safetensors", "model.safetensors.index.json"
 # For models that know no roles: the messages are one text, and the answer goes on with it.
 PLAIN_CHAT = """{{ messages | map(attribute="content") | join("\n") }}"""
@@ -291,8 +292,9 @@ def _read_parts(folder: Path, config: ModelConfig, where: Mapping[str, str]) -> 
         value = np.ascontiguousarray(value.T if is_transposed else value)
         if value.shape != specs[path].shape:
             refuse(folder, f"{their_name} has another shape than config.json gives")
-        if num_bad := value.size - int(np.isfinite(value).sum()):
-            refuse(folder, f"{their_name} has {num_bad:,} values that are NaN or infinite")
+        if num_bad := value.size - int((np.abs(value) <= LARGEST_WEIGHT).sum()):
+            bad = f"NaN, infinite or above {LARGEST_WEIGHT:g}"
+            refuse(folder, f"{their_name} has {num_bad:,} values that are {bad}")
         leaves[path] = value
     return unflatten(leaves)
 

@@ -1,12 +1,15 @@
 """Sources: what they read, how they group it, and the errors for what cannot be read."""
 
 import bz2
+import errno
 import gzip
 import json
 import lzma
+import os
 import re
 import sys
 from math import nan
+from pathlib import Path
 
 import pyarrow
 import pyarrow.parquet
@@ -352,6 +355,29 @@ def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path, place):
         assert names == ["b/c/two.txt", "b/far/d/three.txt", "b/one.txt"]
 
 
+def test_a_folder_below_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    (tmp_path / "one.txt").write_text("one")
+    (tmp_path / "sealed").mkdir()
+    scandir = os.scandir
+
+    def refuse(folder="."):
+        if str(folder).endswith("sealed"):
+            raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", refuse)  # root may read whatever its mode
+    for place in ("", "/**/*.txt"):
+        with pytest.raises(BadSource, match=r"`.*sealed` cannot be read: Permission denied"):
+            documents(f"text:{tmp_path}{place}")
+
+
+def test_the_name_of_a_file_need_not_be_text(tmp_path):
+    name = os.fsencode(tmp_path) + b"/caf\xe9.jsonl"
+    Path(os.fsdecode(name)).write_text('{"text": "one"}\n')
+    (document,) = documents(f"jsonl:{tmp_path}/caf*.jsonl")
+    assert ascii(document.domain) == ascii("caf\udce9")  # What reads it makes it printable.
+
+
 def test_what_is_passed_over_in_a_folder_and_what_is_empty_is_said(tmp_path):
     for name in ("one.txt", "b/two.txt", "b/nil.txt", "b/c/a.py", "b/b.py", "d.md", "LICENSE"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -410,3 +436,13 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path, monkeypatch):
     assert documents(f"hf:{folder}") == [Document("a fox", "woods"), Document("an owl", "barn")]
     with pytest.raises(BadSource, match="Check the name"):
         documents(f"hf:{folder}?split=absent")
+
+
+def test_a_domain_of_bytes_is_their_text(tmp_path):
+    rows = {"text": ["one", "two"], "domain": [b"caf\xc3\xa9", b"caf\xe9"]}
+    file = tmp_path / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(rows), file)
+    found = iter(open_source(f"parquet:{file}").documents)
+    assert next(found).domain == "café"
+    with pytest.raises(BadRecord, match="not UTF-8"):
+        list(found)

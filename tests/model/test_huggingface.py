@@ -253,10 +253,11 @@ def test_a_size_that_is_not_given_is_named(tokenizer_file, tmp_path):
 @pytest.mark.parametrize(
     ("dtype", "value", "said"),
     [
-        ("float32", np.nan, "down_proj.weight has 1 values that are NaN or infinite"),
-        ("float32", -np.inf, "down_proj.weight has 1 values that are NaN or infinite"),
-        ("float64", 1e300, "down_proj.weight has 1 values that are NaN or infinite"),
-        ("float16", np.inf, "down_proj.weight has 1 values that are NaN or infinite"),
+        ("float32", np.nan, "down_proj.weight has 1 values that are NaN, infinite or above 1e.18"),
+        ("float32", -1e25, "down_proj.weight has 1 values that are NaN, infinite or above 1e.18"),
+        ("float32", -np.inf, "down_proj.weight has 1 values that are NaN, infinite or above 1e.18"),
+        ("float64", 1e300, "down_proj.weight has 1 values that are NaN, infinite or above 1e.18"),
+        ("float16", np.inf, "down_proj.weight has 1 values that are NaN, infinite or above 1e.18"),
         ("int8", 1, "is of type I8, where F64, F32, F16, BF16 can be read"),
         ("bool", 1, "is of type BOOL, where"),
         ("uint8", 1, "is of type F8_E4M3, where"),
