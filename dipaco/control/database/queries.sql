@@ -428,6 +428,11 @@ UPDATE tasks SET state = 'ready' WHERE state = 'waiting' AND NOT EXISTS (
   SELECT 1 FROM recoveries r JOIN tasks c ON c.id = r.cause_id
   WHERE r.task_id = tasks.id AND c.state NOT IN ('done', 'aside'));
 
+-- wake_tasks_of: Makes the tasks ready that wait for one which has failed, after `lock_waiting`.
+-- What it wrote may be there, though its facts differ from the recorded ones.
+UPDATE tasks SET state = 'ready'
+WHERE state = 'waiting' AND id IN (SELECT task_id FROM recoveries WHERE cause_id = :cause_id);
+
 -- is_finished_by: Returns a row if this attempt finished the task. It is asked where a connection
 -- broke during a commit. The row of the task may count a later attempt, of a backup, so it is read
 -- only where the history has forgotten this one.
