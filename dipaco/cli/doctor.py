@@ -31,7 +31,7 @@ from dipaco.store.address import Address
 
 HELP = "look at this machine: versions, devices, disk, clock, database, bucket, ports"
 COMPUTING = ("jax", "jaxlib", "numpy", "flax", "optax")
-PORTS = (8000, 8080)  # of `serve` and `dashboard`
+PORTS = (8000, 8080)  # `serve` and `dashboard` listen there.
 LEAST_FREE_BYTES = 2_000_000_000
 PATIENCE_SECONDS = 10.0  # time for a bucket or a database to answer
 MOST_SKEW_SECONDS = 5.0  # A worker whose clock is further off writes confusing times.

@@ -25,7 +25,7 @@ OF_IMPORTS = "<frozen importlib"  # the file that the frames of an import name
 
 def interrupted_message(words: Sequence[str]) -> str:
     """The message of an interrupted command line."""
-    is_batch = any(word.startswith("--batch") for word in words)  # of `generate`
+    is_batch = any(word.startswith("--batch") for word in words)  # `generate` has it
     goes_on = is_batch or not GO_ON.isdisjoint({words[0], " ".join(words[:2])})
     return f"\nInterrupted.{' The same command goes on from here.' if goes_on else ''}\n"
 

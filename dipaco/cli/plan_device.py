@@ -105,7 +105,7 @@ def _by_arithmetic(config: "RunConfig") -> int:
 
 
 def _compiled_for(device: Device | None) -> tuple[DeviceKind, Any]:
-    """What is known of the devices, and the devices. None: those of this machine."""
+    """The kind of the devices, and the devices. None: those of this machine."""
     import jax
 
     from dipaco.runs.forecast import compiled, step_time

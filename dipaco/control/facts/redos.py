@@ -70,9 +70,9 @@ class Redos:
             is_opened = state == "done"  # If not, it is being done again already.
             pair = {"task_id": claim.task_id, "cause_id": cause_id, "more": int(is_opened)}
             ((times,),) = self._database.rows("count_recovery", **pair)
-            if is_opened and times > MOST_REDOS:
-                raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
             if is_opened:
+                if times > MOST_REDOS:
+                    raise RecoveryFailed(task=cause, what=what, reason=reason, times=MOST_REDOS)
                 self._database.change("redo_task", **key)
             let_wait(self._database, claim)
             if refused is not None:

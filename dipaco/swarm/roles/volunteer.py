@@ -212,14 +212,7 @@ class Volunteer(Peer):
         """Computes what another has computed, and gives the leader the sum."""
         asked, settings = CheckRequest(), self.compute.settings
         try:
-            lease, content = await self.wire.ask(
-                self.leader.address,
-                "check",
-                asked,
-                WorkReply,
-                within_seconds=30.0,
-                from_backbone=True,
-            )
+            lease, content = await self._ask_for_rows("check", asked)
             if lease.lineage != mine.lineage:
                 return
             total = None
@@ -385,18 +378,19 @@ class Volunteer(Peer):
             mine = self._sums[lease.step] = StepSum(lease.step, lease.lineage, parts)
         return mine
 
+    async def _ask_for_rows(
+        self, name: str, asked: WorkRequest | CheckRequest
+    ) -> tuple[WorkReply, bytes]:
+        """(the leader's reply, its payload). Raises one of `PEER_ERRORS`."""
+        return await self.wire.ask(
+            self.leader.address, name, asked, WorkReply, within_seconds=30.0, from_backbone=True
+        )
+
     async def _send(self, work: WorkRequest) -> tuple[WorkReply | None, bytes]:
         """(the reply, its payload); None if there was no reply."""
         started = time.monotonic()
         try:
-            reply, content = await self.wire.ask(
-                self.leader.address,
-                "work",
-                work,
-                WorkReply,
-                within_seconds=30.0,
-                from_backbone=True,
-            )
+            reply, content = await self._ask_for_rows("work", work)
         except PEER_ERRORS:  # This includes refusals. The next poll gives their reason.
             await asyncio.sleep(0.05)
             return None, b""
