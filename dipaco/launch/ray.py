@@ -1,8 +1,8 @@
 """Workers as actors on a Ray cluster. Each actor holds one process.
 
 A worker's actors share a placement group with their GPUs, TPUs or CPUs, each host on its own
-machine. While the cluster has no room, Ray keeps them waiting, and an autoscaling cluster grows.
-Restarts are divided so:
+machine, or on those of one slice of TPUs. While the cluster has no room, Ray keeps them waiting,
+and an autoscaling cluster grows. Restarts are divided so:
 
     a machine or an actor died      Ray, on another machine; the process keeps its name
     the process died                the supervisor, after a wait that doubles each time
@@ -41,6 +41,7 @@ with needs_extra("ray", package="ray", feature="`--engine ray`"):
 COORDINATOR = "COORDINATOR"  # stands for the address in a command line until it is known
 LISTEN_SECONDS = 10.0  # deadline for a connection to the head of a cluster
 ASK_SECONDS = 30.0  # deadline for the answer of a running actor
+SLICE, PLACE = "ray.io/tpu-slice-name", "ray.io/tpu-worker-id"  # Ray's labels of a TPU's machine
 # Ray does not say why a cluster refused a connection.
 TOKEN_ADVICE = (
     "the address accepts connections; a cluster with tokens needs RAY_AUTH_MODE=token in the "
@@ -211,12 +212,17 @@ class RayEngine(Engine):
             raise ClusterNeedsServer(run=on_one_machine, machines=len(machines))
         self._kind = kind_of_devices()
         self._resources = resources
+        self._slices: dict[str, str] = {}  # worker -> its slice of TPUs
 
     def _begin(self, spec: ProcessCommand, name: str) -> list[RayProcess]:
         kind, worker = (self._kind, self._resources) if spec.takes_devices else ("cpu", CPU_ONLY)
         resources = worker.resources(kind)
+        several = spec.hosts > 1
+        machines = self._machines_of_slice(name, spec.hosts) if kind == "tpu" and several else None
         placement_group = ray.util.placement_group(
-            [resources] * spec.hosts, strategy="STRICT_SPREAD" if spec.hosts > 1 else "PACK"
+            [resources] * spec.hosts,
+            strategy="STRICT_SPREAD" if several else "PACK",
+            bundle_label_selector=machines,
         )
         environment = {**spec.environment, **worker.environment(kind)}
         actors: list[Any] = []
@@ -243,6 +249,21 @@ class RayEngine(Engine):
                 )
             )
         return [RayProcess(actor, placement_group) for actor in actors]
+
+    def _machines_of_slice(self, worker: str, hosts: int) -> list[dict[str, str]] | None:
+        """Labels of the machines of a slice of TPUs with so many hosts, in their order: the slice
+        that the fewest other workers of this engine have. None: there is no such slice.
+        """
+        slices: dict[str, list[str]] = {}
+        for node in ray.nodes():
+            if node["Alive"] and (name := node["Labels"].get(SLICE)):
+                slices.setdefault(name, []).append(node["Labels"][PLACE])
+        fitting = [name for name, places in slices.items() if len(places) == hosts]
+        if not fitting:
+            return None
+        taken = [self._slices[name] for name in self._workers if name in self._slices]
+        self._slices[worker] = name = min(fitting, key=taken.count)
+        return [{SLICE: name, PLACE: place} for place in sorted(slices[name], key=int)]
 
     def stop(self, grace_seconds: float):
         ended = super().stop(grace_seconds)

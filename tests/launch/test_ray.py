@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -88,6 +89,30 @@ def test_the_resources_that_a_worker_takes_from_the_cluster(
     monkeypatch.delenv("XLA_FLAGS")
     assert WorkerResources(*shape).resources(kind) == resources
     assert WorkerResources(*shape).environment(kind) == environment
+
+
+def test_the_hosts_of_a_worker_on_tpus_are_those_of_one_slice_in_its_order(monkeypatch):
+    from dipaco.launch import ray as file
+
+    def node(name, place, is_alive=True):
+        labels = {"ray.io/tpu-slice-name": name, "ray.io/tpu-worker-id": place}
+        return {"Alive": is_alive, "NodeManagerAddress": f"{name}-{place}", "Labels": labels}
+
+    large = [node("large", str(place)) for place in range(4)]
+    pairs = [node("a", "1"), node("b", "0"), node("a", "0"), node("b", "1"), node("c", "0")]
+    lost = node("c", "1", is_alive=False)
+    monkeypatch.setattr(file, "connect", lambda address: None)
+    monkeypatch.setattr(file, "ray", cluster := MagicMock())
+    monkeypatch.setattr(file, "PlacementGroupSchedulingStrategy", MagicMock())
+    cluster.nodes.return_value = [*large, *pairs, lost, {**lost, "Alive": True, "Labels": {}}]
+    cluster.cluster_resources.return_value = {"TPU": 32.0}
+    engine = file.RayEngine(None, file.WorkerResources(devices=4), "s3://bucket/run", None)
+    spec = MagicMock(hosts=2, takes_devices=True, environment={})
+    for name in ("first", "second"):
+        engine.start(spec, name)
+    asked = cluster.util.placement_group.call_args_list
+    places = [[tuple(m.values()) for m in each[1]["bundle_label_selector"]] for each in asked]
+    assert places == [[("a", "0"), ("a", "1")], [("b", "0"), ("b", "1")]]
 
 
 @pytest.mark.timeout(900)  # as long as the waits in it
