@@ -168,8 +168,13 @@ def test_a_set_of_jobs_begins_the_run_before_its_workers_join_it(file):
     options = strict_parser().parse_args(begin["args"])
     assert (options.verb, options.database) == ("begin", "env:DIPACO_DATABASE")
     assert begin["env"][0] == worker["env"][0]  # the same RUN
-    workers = yaml.safe_load((EXAMPLES / file).read_text())["spec"]["replicatedJobs"][1]
+    jobs = yaml.safe_load((EXAMPLES / file).read_text())
+    workers = jobs["spec"]["replicatedJobs"][1]
     assert workers["dependsOn"] == [{"name": "begin", "status": "Complete"}]
+    given = re.findall(r'--hosts (\d+) .* --coordinator "(.*):', worker["args"][0])
+    # The set's service gives pods these names. Hosts of a slice find each other by themselves.
+    named = (str(workers["template"]["spec"]["completions"]), f"$JOB-0.{jobs['metadata']['name']}")
+    assert given == ([named] if file == "jobset_gpu.yaml" else [])
 
 
 def test_a_slice_comes_from_nothing_to_its_first_status(tmp_path):
