@@ -8,7 +8,9 @@
 
 A document is known by its number, its index in these arrays. A shard is an array of numbers, so
 re-routing documents moves no token, and a machine fetches only the files that it needs. Every
-file's size is checked when the corpus is opened, its digest when the file is first read.
+file's size is checked when the corpus is opened, and its records are counted when it is first read.
+ArrayRecord compares each block that it reads with the block's own hash, so that the first batches
+do not wait until all files that they touch are digested.
 """
 
 import dataclasses
@@ -27,7 +29,7 @@ from dipaco.data.errors import CorpusDamaged, CorpusOfOtherSettings
 from dipaco.data.splits import SPLITS
 from dipaco.data.token_files import TokenFile, open_reader
 from dipaco.data.tokenizer import Edges, EdgeTokens, Tokenizer, edge_names_of, load_tokenizer
-from dipaco.errors import CorpusMissing
+from dipaco.errors import CorpusMissing, one_line
 from dipaco.files import digest_of, file_digest
 from dipaco.receipt import Receipt
 
@@ -105,7 +107,6 @@ class Corpus:
         self.domain_names = tuple(domain.name for domain in manifest.domains)
         self._file_starts = np.cumsum([0] + [file.documents for file in manifest.files])
         self._readers: OrderedDict[int, Any] = OrderedDict()  # the most recently used last
-        self._checked: set[int] = set()
         self._lock = threading.Lock()
 
     @classmethod
@@ -202,16 +203,25 @@ class Corpus:
         for file in np.unique(files).tolist():
             places = np.flatnonzero(files == file)
             records = (numbers[places] - self._file_starts[file]).tolist()
-            reader = self._reader(file)
-            for place, record in zip(places.tolist(), reader.read(records), strict=True):
+            try:
+                read = self._reader(file).read(records)
+            except (RuntimeError, ValueError) as error:  # a block's hash is not the stored one
+                raise self._damaged(file, one_line(error)) from error
+            for place, record in zip(places.tolist(), read, strict=True):
                 tokens = np.frombuffer(record, dtype=self.manifest.token_type)
                 found[place] = tokens.astype(np.int32)
         return found
 
     def check_tokens(self) -> None:
         """Checks the digest of every file of tokens. Raises `CorpusDamaged`."""
-        for number in range(len(self.manifest.files)):
-            self._reader(number)
+        for number, file in enumerate(self.manifest.files):
+            path = self._file(file.name)
+            if not path.exists() or file_digest(path) != file.digest:
+                raise self._damaged(number, "its bytes are not those that were written (digest)")
+
+    def _damaged(self, number: int, problem: str) -> CorpusDamaged:
+        file = self.folder / self.manifest.files[number].name
+        return CorpusDamaged(file=file, problem=problem, folder=self.folder)
 
     def _reader(self, number: int) -> Any:
         with self._lock:  # the pipeline reads ahead in a thread
@@ -219,13 +229,11 @@ class Corpus:
                 self._readers.move_to_end(number)
                 return self._readers[number]
             file = self.manifest.files[number]
-            path = self._file(file.name)
-            if self._fetch is None and number not in self._checked:
-                if not path.exists() or file_digest(path) != file.digest:
-                    problem = "its bytes are not those that were written (digest)"
-                    raise CorpusDamaged(file=path, problem=problem, folder=self.folder)
-                self._checked.add(number)
-            self._readers[number] = open_reader(path)
+            reader = open_reader(self._file(file.name))
+            if (count := reader.num_records()) != file.documents:
+                problem = f"it holds {count} of {file.documents} documents"
+                raise self._damaged(number, problem)
+            self._readers[number] = reader
             if len(self._readers) > MOST_OPEN_FILES:
                 self._readers.popitem(last=False)  # a thread that reads from it keeps it open
             return self._readers[number]

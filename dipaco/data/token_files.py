@@ -2,8 +2,8 @@
 
 ArrayRecord (https://github.com/google/array_record) finds any record directly. Its one surprise: a
 file that was cut short or never closed reads as an *empty* one, without an error. So a file is
-written under another name, closed, counted, and then renamed. A reader compares its size and digest
-with the recorded ones.
+written under another name, closed, counted, and then renamed. A reader compares its size and count
+with the recorded ones. Each block has a hash, which ArrayRecord checks whenever it reads the block.
 """
 
 import contextlib
@@ -83,7 +83,7 @@ def _translate_errors(file: Path) -> Generator[None, None, None]:
 
 
 def open_reader(file: Path) -> Any:
-    """An ArrayRecordReader for random access. The caller checks the file's digest first."""
+    """An ArrayRecordReader for random access. The caller checks the number of records."""
     from array_record.python.array_record_module import (  # ty: ignore[import-not-found]
         ArrayRecordReader,
     )

@@ -262,7 +262,7 @@ def test_staged_text_of_other_settings_is_not_used(tmp_path, undisturbed):
             prepare(config, folder, stop_late)
     corpus = prepare(TOY, folder)
     assert corpus.manifest == undisturbed.manifest
-    corpus.tokens(range(80))  # every file has the digest that the manifest says
+    corpus.check_tokens()
 
 
 def test_a_finished_corpus_is_opened_as_it_is(undisturbed):
@@ -303,15 +303,35 @@ def test_a_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
         Corpus.open(undisturbed.folder)
 
 
-def test_a_flipped_byte_is_seen_when_its_file_is_first_read(undisturbed):
+def test_a_flipped_bit_anywhere_in_a_token_file_gives_no_other_token(undisturbed):
     file = undisturbed.folder / undisturbed.manifest.files[0].name
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    corpus = Corpus.open(undisturbed.folder)
-    corpus.tokens([79])  # in another file
+    content, documents = file.read_bytes(), range(undisturbed.manifest.files[0].documents)
+    whole, seen = undisturbed.tokens(documents), 0
+    filled = np.flatnonzero(np.frombuffer(content, np.uint8))  # The file is filled up with zeros.
+    for place in filled[:: len(filled) // 40].tolist():
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        file.write_bytes(flipped)
+        corpus = Corpus.open(undisturbed.folder)
+        corpus.tokens([79])  # in another file
+        try:
+            assert all(map(np.array_equal, corpus.tokens(documents), whole))
+        except CorpusDamaged:
+            seen += 1
+    assert seen > 35
+
+
+def test_a_token_file_of_which_nothing_was_written_is_seen_when_it_is_first_read(undisturbed):
+    file = undisturbed.folder / undisturbed.manifest.files[0].name
+    file.write_bytes(bytes(file.stat().st_size))
     with pytest.raises(CorpusDamaged, match="tokens_00000"):
-        corpus.tokens([0])
+        Corpus.open(undisturbed.folder).tokens([0])
+
+
+def test_reading_some_documents_digests_no_file_of_tokens(undisturbed, monkeypatch):
+    corpus = Corpus.open(undisturbed.folder)
+    monkeypatch.setattr("dipaco.data.corpus.file_digest", None)  # All of a terabyte would be read.
+    assert len(corpus.tokens(range(80))) == 80
 
 
 @pytest.mark.parametrize("name", ["lengths.npy", "splits.npy", "tokenizer.json", "manifest.json"])
