@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 from dipaco.config import MODULAR
 from dipaco.control import clock
 from dipaco.control.errors import NotAvailable
+from dipaco.control.facts.redos import MOST_REDOS
 from dipaco.control.planning.tasks import Claim, Fact, Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import MachineFault, WorkersActive
@@ -175,6 +177,7 @@ class Play(NullCallbacks):
         self._lose_object, self._is_alone, self._prefix = lose_object, is_alone, prefix
         self._number = 0  # of hosts and workers so far
         self._lost: set[tuple[int, int]] = set()  # (number of the task, attempt)
+        self._losses: Counter[Task] = Counter()  # objects that each task was to read
         self._depth = 0  # turns within a turn
         self._most_players = workers + len(fleet.kinds)
         _NOW.seconds = 1e6
@@ -281,8 +284,11 @@ class Play(NullCallbacks):
                 how = each
                 break
             chance -= share
-        if how == "lost object" and self.counts[how] >= MOST_TROUBLES:
-            how = "finished"  # Each may have a run train again from its start.
+        if how == "lost object":
+            # Each may have a run train again from its start. More for one task need a person.
+            self._losses[claim.task] += 1
+            if self.counts[how] >= MOST_TROUBLES or self._losses[claim.task] > MOST_REDOS:
+                how = "finished"
         if how in self.counts:
             self.counts[how] += 1
         if how == "given back":
