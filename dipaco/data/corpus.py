@@ -30,11 +30,11 @@ from dipaco.data.splits import SPLITS
 from dipaco.data.token_files import TokenFile, open_reader
 from dipaco.data.tokenizer import Edges, EdgeTokens, Tokenizer, edge_names_of, load_tokenizer
 from dipaco.errors import CorpusMissing, one_line
-from dipaco.files import digest_of, file_digest
+from dipaco.files import digest_of, file_digest, file_limit
 from dipaco.receipt import Receipt
 
 FORMAT_VERSION = 4
-MOST_OPEN_FILES = 128  # 8 GB of tokens. A process may open about a thousand files.
+MOST_OPEN_FILES = 1024  # 64 GB of tokens. A process keeps half of the files that it may open.
 ARRAYS = ("lengths", "domains", "splits", "begins", "ends")
 ALWAYS_READ = ("manifest.json", "tokenizer.json", *(f"{name}.npy" for name in ARRAYS))
 
@@ -180,7 +180,9 @@ class Corpus:
         text_N = np.cumsum(is_first_N) - 1
         splits_T = np.zeros(text_N[-1] + 1 if len(text_N) else 0, np.int64)
         for split in SPLITS[:-1]:
-            splits_T[np.unique(text_N[self.documents(split)])] += 1
+            has_some_T = np.zeros(len(splits_T), dtype=bool)
+            has_some_T[text_N[self.documents(split)]] = True
+            splits_T += has_some_T
         return np.cumsum(is_first_N | (splits_T > 1)[text_N]) - 1
 
     def files(self) -> list[Receipt]:
@@ -234,7 +236,7 @@ class Corpus:
                 problem = f"it holds {count} of {file.documents} documents"
                 raise self._damaged(number, problem)
             self._readers[number] = reader
-            if len(self._readers) > MOST_OPEN_FILES:
+            if len(self._readers) > min(MOST_OPEN_FILES, file_limit() // 2):
                 self._readers.popitem(last=False)  # a thread that reads from it keeps it open
             return self._readers[number]
 

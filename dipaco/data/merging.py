@@ -14,6 +14,7 @@ import numpy as np
 from dipaco.data.config import DataConfig
 from dipaco.data.encode import TextPlaces, chunk_starts
 from dipaco.data.errors import EmptyCorpus, NoGoodRow
+from dipaco.data.pack import ascending
 from dipaco.data.reading import COLUMNS, NO_BOUND, SliceTable, SourceFacts
 from dipaco.data.splits import SPLITS, first_of_each, fractions, splits_of_groups
 
@@ -78,7 +79,7 @@ def merge(config: DataConfig, tables: Sequence[SliceTable]) -> Documents:
         text_starts=np.concatenate([_text_starts(table) for table in tables])[is_within],
         slice_starts=np.append(0, np.cumsum(is_within))[piece_starts],
         chunk_starts=chunk_starts(columns["num_bytes"]),
-        num_groups=len(np.unique(groups)),
+        num_groups=len(ascending(groups)),
         facts=facts,
     )
 

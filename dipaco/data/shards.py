@@ -11,7 +11,7 @@ import numpy as np
 
 from dipaco.data.corpus import Corpus
 from dipaco.data.errors import EmptyShard
-from dipaco.data.pack import RowPlan, plan_rows
+from dipaco.data.pack import RowPlan, ascending, plan_rows
 from dipaco.data.splits import splitmix
 
 DOCUMENTS_AT_ONCE = 4096
@@ -35,7 +35,7 @@ def build_shard(
     Raises:
       EmptyShard: there are no documents, or too few tokens for a single prediction.
     """
-    documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
+    documents = ascending(np.asarray(document_numbers, dtype=np.int64))
     num_tokens = int(corpus.lengths[documents].sum(dtype=np.int64))
     plan = plan_rows(corpus.lengths, documents, row_length, seed, corpus.edges)
     if not (plan.piece_length > 1).any():
@@ -60,7 +60,7 @@ def hold_out(
       shortest: number of tokens. Shorter documents of a text that is held out whole are in neither
         part, as they could not be scored.
     """
-    documents = np.unique(np.asarray(document_numbers, dtype=np.int64))
+    documents = ascending(np.asarray(document_numbers, dtype=np.int64))
     if not share:
         return documents, documents[:0]
     text_N = corpus.texts[documents]

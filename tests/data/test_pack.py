@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dipaco.data.errors import ShardDamaged
-from dipaco.data.pack import RowPlan, load_plan, plan_rows, save_plan
+from dipaco.data.pack import RowPlan, ascending, load_plan, plan_rows, save_plan
 
 many_lengths = st.lists(st.integers(0, 40), min_size=1, max_size=30)
 
@@ -81,3 +81,8 @@ def test_a_huge_shard_is_planned_in_a_few_bytes_a_piece():
         column.nbytes for column in (plan.piece_document, plan.piece_start, plan.piece_length)
     )
     assert num_bytes / len(plan.piece_document) == 16
+
+
+@given(st.lists(st.integers(-5, 5), max_size=30))
+def test_each_number_stands_once_in_ascending_order(numbers):
+    assert ascending(np.array(numbers, np.int64)).tolist() == sorted(set(numbers))
