@@ -80,7 +80,7 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
     delete_partial_snapshots(run, claim, partial_snapshots)
     if task.kind in ("outer", "train", "pretrain", "check"):
         delete(run, lambda: _superseded_by(run, task), lambda name: _remove(run, name))
-    if task.kind in SLICED and not task.step:
+    if task.kind in SLICED and task.step in ("", "tokenise"):
         delete_slices(run)
     is_last = task.kind == "report"  # nothing is written any more
     if task.kind == "sample":  # its texts may come after the report

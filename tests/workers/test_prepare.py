@@ -65,7 +65,12 @@ def test_workers_in_turn_make_the_corpus_of_one_slice(sliced, alone):
     assert status_of(sliced)["tasks"]["prepare read"] == {"done": 1, "ready": 2}
     assert prepare_to(sliced, 2, "bo", "ana") == ["prepare merge slice 0"]
     assert prepare_to(sliced, 1) == [f"prepare tokenise slice {n}" for n in range(SLICES)]
-    assert prepare_to(sliced, SLICES, "ana", "bo") == ["prepare"]
+    texts = [each.artifacts["texts"].name for each in sliced.ledger.facts.slices("prepare", "read")]
+    for number in range(1, SLICES + 1):
+        prepare_to(sliced, 1, "bo" if number % 2 else "ana")
+        left = set(texts) & sliced.objects.names("objects/corpora")
+        assert left == set(texts[number:]), "a text is there until it is tokens"
+    assert prepare_to(sliced, 0) == ["prepare"]
     assert sliced.ledger.facts.stages() == []
     assert prepare_to(sliced, 1, "bo") == ["pretrain base 0 phase 0"]
     assert artifacts_of(sliced) == artifacts_of(alone)
@@ -97,7 +102,8 @@ def test_what_is_lost_is_made_again(sliced, alone, done, step, artifact):
     worker = worker_of(sliced)
     while not sliced.ledger.facts.stages():
         assert worker.run_once()
-    assert sliced.ledger.redos.newest_refusal() == 1
+    # Without its tokens, a slice needs its text, which is gone, too.
+    assert sliced.ledger.redos.newest_refusal() == 1 + (artifact == "tokens")
     assert artifacts_of(sliced) == artifacts_of(alone)
 
 
@@ -143,7 +149,7 @@ def test_what_a_crash_left_of_slices_is_deleted_later(sliced, alone, monkeypatch
     with monkeypatch.context() as patch:
         patch.setattr("dipaco.workers.keeping.delete_slices", lambda _: None)
         prepare_to(sliced, 2 * SLICES + 2)
-    assert len(sliced.objects.names("objects/corpora")) > 4 * SLICES
+    assert len(sliced.objects.names("objects/corpora")) > 4 * SLICES, "their texts as well"
     collect_all(sliced)
     assert sliced.objects.names("objects/corpora") == alone.objects.names("objects/corpora")
 

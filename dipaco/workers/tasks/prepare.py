@@ -7,8 +7,8 @@
   tokenise   each slice: the tokens of its documents that stay
   (no step)  once: the corpus, which is the same for any number of slices
 
-What the slices made is deleted when the corpus is recorded. A corpus that must be made again is
-made by one task.
+The text of a slice is deleted when its tokens are recorded, and what else the slices made when the
+corpus is. A corpus that must be made again is made by one task.
 """
 
 import functools
@@ -282,14 +282,22 @@ def restore_corpus(run: Run, progress: OnProgress) -> None:
 
 
 def superseded_texts(run: Run) -> list[str]:
-    """Names of what slices made, once the corpus is recorded: all but the tokenizer, which may be
-    one that the run was given.
+    """Names of what slices made and no task reads again. The text of a slice is there until it is
+    tokens. All else is until the corpus is recorded, but for the tokenizer, which may be one that
+    the run was given.
     """
+    facts = run.ledger.facts
     if not _is_prepared(run):
-        return []
+        is_tokens = {fact.slice for fact in facts.slices("prepare", "tokenise")}
+        texts = {
+            fact.slice: fact.artifacts["texts"].name for fact in facts.slices("prepare", "read")
+        }
+        # Slices with equal text, as empty ones, have one object.
+        read_again = {name for number, name in texts.items() if number not in is_tokens}
+        return sorted(set(texts.values()) - read_again)
     return [
         receipt.name
-        for fact in run.ledger.facts.slices("prepare")
+        for fact in facts.slices("prepare")
         for receipt in fact.artifacts.values()
         if receipt.name.startswith(f"objects/{KIND}/")
     ]
