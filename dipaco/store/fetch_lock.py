@@ -5,9 +5,11 @@ wait. The system releases the lock of a process that ends, so a lock lives as lo
 import contextlib
 import fcntl
 import logging
+import os
 import time
 from collections.abc import Generator
 from pathlib import Path
+from typing import IO
 
 import xxhash
 
@@ -58,9 +60,32 @@ def held_lock(file: Path) -> Generator[None]:
         yield
 
 
-def _try_lock(stream: object) -> bool:
+@contextlib.contextmanager
+def locked_folder(folder: Path) -> Generator[None]:
+    """Says that a live process uses a folder, where the file system has locks."""
+    descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)  # ty: ignore
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def is_locked(folder: Path) -> bool:
+    """True if a live process is in `locked_folder` with this folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        return not _try_lock(descriptor)
+    except OSError:  # no locks here
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def _try_lock(stream: IO[str] | int) -> bool:
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

@@ -39,7 +39,7 @@ from dipaco.receipt import Receipt
 from dipaco.stopping import note_progress
 from dipaco.store.cache import FileCache
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
-from dipaco.store.fetch_lock import fetch_lock
+from dipaco.store.fetch_lock import fetch_lock, is_locked, locked_folder
 from dipaco.store.layout import (
     SNAPSHOTS,
     is_folder,
@@ -300,7 +300,7 @@ class Objects:
 
         Args:
           is_alone: no process, on any machine, writes or fetches objects of the run. Else what is
-            fresh stays: it may be in use.
+            locked or fresh stays: it may be in use, and not every shared file system has locks.
         """
         partial = self.root / "partial"
         if is_alone:
@@ -311,7 +311,7 @@ class Objects:
             for leftover in partial.glob("*"):
                 with contextlib.suppress(FileNotFoundError):
                     times = [each.stat().st_mtime for each in (leftover, *leftover.rglob("*"))]
-                    if max(times) < old_seconds:
+                    if max(times) < old_seconds and not is_locked(leftover):
                         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     def names(self, *folders: str) -> set[str]:
@@ -326,17 +326,17 @@ class Objects:
 
     @contextlib.contextmanager
     def _partial(self) -> Generator[Path]:
-        """A path to write a partial file or folder to. It is removed afterwards."""
-        temporary = self.root / "partial" / uuid.uuid4().hex
-        with translate_os_errors(temporary):
-            temporary.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            yield temporary
-        finally:
-            if temporary.is_dir():
-                shutil.rmtree(temporary, ignore_errors=True)
-            else:
-                temporary.unlink(missing_ok=True)
+        """A path to write a partial file or folder to. It is removed afterwards. Its folder is
+        locked, so that nobody takes it for what a dead process left, however long it is sent.
+        """
+        folder = self.root / "partial" / uuid.uuid4().hex
+        with translate_os_errors(folder):
+            folder.mkdir(parents=True)
+        with locked_folder(folder):
+            try:
+                yield folder / "object"
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def _put(self, receipt: Receipt, temporary: Path) -> None:
         note_progress()

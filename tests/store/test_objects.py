@@ -61,6 +61,26 @@ def test_beside_other_machines_only_old_partial_files_are_deleted(objects, tmp_p
     assert not (partial / "old folder").exists()
 
 
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_what_takes_hours_to_send_is_left_to_its_writer(objects, tmp_path, is_folder):
+    """A process that begins meanwhile takes it for no dead one's."""
+
+    def write(place):
+        file = place / "a" if is_folder else place
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"sent slowly")
+        for each in (*tmp_path.rglob("*"),):
+            os.utime(each, (1, 1))
+        Objects(tmp_path).delete_partial_writes(is_alone=False)
+        assert file.read_bytes() == b"sent slowly"
+
+    if is_folder:
+        objects.write_folder("snapshots/modular/0000/000001-1", write)
+    else:
+        objects.write("k", "bin", write)
+    assert not any((tmp_path / "partial").iterdir())
+
+
 def test_partial_files_of_a_killed_writer_are_deleted_and_nothing_else(objects, tmp_path):
     receipt = objects.write_bytes("k", "bin", b"kept")
     (tmp_path / "partial").mkdir(exist_ok=True)
