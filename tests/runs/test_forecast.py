@@ -9,12 +9,14 @@ import pytest
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.tables import seconds_over_link
-from dipaco.model.config import MeshConfig, num_parameters
+from dipaco.model.config import MeshConfig, num_parameters, part_parameters
+from dipaco.model.spec import part_names
 from dipaco.model.splash import attend_on_tpu
 from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
 from dipaco.runs.forecast import compiled, step_time
+from dipaco.runs.forecast.devices import named, on_devices
 from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
 from dipaco.runs.forecast.hlo import moved_bytes
 from dipaco.runs.forecast.memory import activation_bytes, step_flops, step_memory, worker_memory
@@ -29,6 +31,7 @@ from dipaco.runs.forecast.traffic import (
     traffic_of_a_phase,
 )
 from dipaco.shipped import shipped_files
+from dipaco.topology import Level, Topology
 
 TOY = load_config("toy")
 SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
@@ -371,6 +374,30 @@ def test_a_kernel_does_no_operations_of_blocks_that_its_mask_leaves_out():
         traced = jax.jit(program).trace(heads, heads, heads).jaxpr
         found = compiled.flops_of(traced.jaxpr)
         assert found == pytest.approx(products * product, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)  # a minute or two of compiling, on machines that may be busy
+@pytest.mark.parametrize(("name", "use"), [("v5e:2x4", 0.70), ("v6e:2x2", 0.30)])
+def test_the_papers_step_in_its_widths_fits_the_devices_that_its_config_names(name, use):
+    """Two of its blocks. Another keeps its parameters, their moments and gradient, its input, and
+    attention's values and results, whose heads are filled up to 128 values.
+    """
+    pytest.importorskip("libtpu")
+    device, paper = named(name), on_devices(load_config("paper_2x4"), named(name).number)
+    model = dataclasses.replace(paper.model, num_layers=2)
+    levels = (Level(name="all", parts=part_names(model)),)
+    two = dataclasses.replace(paper, model=model, topology=Topology(levels=levels))
+    needs = compiled.needs_of(two, compiled.devices_of(device), compiled.TRAINING)
+    others = paper.model.num_layers - 2
+    values = 4 * model.d_model + 2 * 2 * 128 * model.num_heads
+    kept = paper.inner.batch_size * paper.data.length // device.number * values
+    kept += 4 * 4 * part_parameters(model)["block_00"]
+    assert needs.memory + others * kept < device.kind.memory
+    again = (needs.flops - needs.model_flops) * paper.model.num_layers / 2
+    assert again < 0.2 * step_flops(paper) / device.number
+    seconds = max(needs.flops / device.kind.flops, needs.moved / device.kind.bandwidth)
+    assert needs.model_flops > use * device.kind.flops * seconds
 
 
 PROGRAM = """
