@@ -23,6 +23,7 @@ from dipaco.data.left_out import (
     notes_of_left_out,
     notes_of_near_duplicates,
     notes_of_unknown,
+    notes_of_vocabulary,
 )
 from dipaco.data.merging import Documents
 from dipaco.data.near_duplicates import Pieces, pieces_of
@@ -69,9 +70,10 @@ def write_corpus(
 
 class _FileRecord(msgspec.Struct):
     file: TokenFile
-    lengths: list[int]
+    lengths: bytes  # int32
     next_chunk: int
     unknown: int  # number of tokens that stand for text that the tokenizer cannot spell
+    used: bytes  # a bit for each id of the tokenizer: it occurs
 
 
 class _Written(NamedTuple):
@@ -80,6 +82,7 @@ class _Written(NamedTuple):
     files: list[TokenFile]
     lengths: np.ndarray  # [pieces] int32
     num_unknown: int
+    num_used: int  # ids that occur
 
 
 def _write_tokens(
@@ -102,27 +105,36 @@ def _write_tokens(
     rest = itertools.islice(_tokens_of(slices, tokenizer, pieces), pieces_before[chunk], None)
     while chunk < num_chunks:
         writer = TokenWriter(folder / f"tokens_{len(records):05d}.arrayrecord")
-        unknown = 0
+        unknown, is_used_V = 0, np.zeros(tokenizer.vocab_size, dtype=bool)
         while chunk < num_chunks and writer.num_bytes < FILE_BYTES:
             for tokens in itertools.islice(rest, pieces_before[chunk + 1] - pieces_before[chunk]):
                 writer.write(tokens)
+                is_used_V[tokens] = True
                 if tokenizer.unknown_id is not None:
                     unknown += int((tokens == tokenizer.unknown_id).sum())
             chunk += 1
             done, total = int(bytes_before[chunk]), int(bytes_before[-1])
             progress(PrepareProgress(stage="corpus", done=done, total=total, unit="bytes"))
         file, lengths = writer.close()
-        record = _FileRecord(file=file, lengths=lengths, next_chunk=chunk, unknown=unknown)
+        record = _FileRecord(
+            file=file,
+            lengths=np.array(lengths, np.int32).tobytes(),
+            next_chunk=chunk,
+            unknown=unknown,
+            used=np.packbits(is_used_V).tobytes(),
+        )
         # The record after the file: a file without one is written again, to the same bytes.
         write_whole(
             staging / f"file_{len(records):05d}.json",
             lambda stream, r=record: stream.write(msgspec.json.encode(r)),
         )
         records.append(record)
+    used = [np.frombuffer(record.used, np.uint8) for record in records]
     return _Written(
         [record.file for record in records],
-        np.concatenate([np.array(record.lengths, dtype=np.int32) for record in records]),
+        np.concatenate([np.frombuffer(record.lengths, np.int32) for record in records]),
         sum(record.unknown for record in records),
+        int(np.unpackbits(np.bitwise_or.reduce(used)).sum()),
     )
 
 
@@ -168,7 +180,7 @@ def _finish(
     written: _Written,
     check: Callable[[dict[str, int]], object],
 ) -> None:
-    files, lengths, num_unknown = written
+    files, lengths, num_unknown, num_used = written
     facts, of = read.facts, np.flatnonzero(read.is_kept)[pieces.documents]
     splits, domains = read.splits[of], read.domains[of]
     is_whole = pieces.stops - pieces.starts == pieces.lengths
@@ -225,6 +237,7 @@ def _finish(
             *notes_of_left_out(config, read, counts["short"]),
             *notes_of_near_duplicates(pieces),
             *notes_of_unknown(tokenizer, num_unknown, lengths),
+            *notes_of_vocabulary(config, num_used),
         ),
     )
     for left_over in folder.glob("tokens_*"):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from dipaco.data.config import DataConfig
+from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.document import BadRows
 from dipaco.data.errors import EmptySplit
 from dipaco.data.merging import Documents
@@ -13,6 +13,8 @@ from dipaco.data.splits import HELD, SPLITS
 from dipaco.data.tokenizer import Tokenizer
 from dipaco.plural import counted
 
+LEAST_USED_SHARE = 0.5  # of a vocabulary
+SMALL_VOCABULARY = 1024  # most of it are single bytes
 MOST_NAMED = 3  # domains in a sentence
 
 
@@ -87,6 +89,19 @@ def notes_of_unknown(tokenizer: Tokenizer, num_unknown: int, lengths: np.ndarray
             f"({num_empty / len(lengths):.1%}) have no token: the given tokenizer drops their text."
         )
     return notes
+
+
+def notes_of_vocabulary(config: CorpusConfig, num_used: int) -> list[str]:
+    """A sentence if a tokenizer that was trained here leaves most of the model's ids unused."""
+    share = num_used / config.vocab_size
+    is_small = config.vocab_size <= SMALL_VOCABULARY
+    if config.tokenizer is not None or share >= LEAST_USED_SHARE or is_small:
+        return []
+    return [
+        f"Of the model's {config.vocab_size:,} ids, {num_used:,} ({share:.1%}) occur in the text. "
+        "Rows of the embedding for the others are never trained: lower `model.vocab_size`, or give "
+        f"the tokenizer more text (`data.tokenizer_sample_bytes={config.tokenizer_sample_bytes}`)."
+    ]
 
 
 def _over_the_bound(config: DataConfig, documents: Documents) -> str:

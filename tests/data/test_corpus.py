@@ -497,6 +497,18 @@ def test_how_much_of_the_text_a_given_tokenizer_cannot_spell_is_said(
     assert prepare(config, tmp_path / "halves").manifest == corpus.manifest
 
 
+def test_a_vocabulary_of_which_little_is_used_is_said(tmp_path, undisturbed, monkeypatch):
+    monkeypatch.setattr(corpus_writing, "FILE_BYTES", 2000)
+    config = dataclasses.replace(TOY, vocab_size=4000)
+    corpus = prepare(config, tmp_path / "corpus")
+    used = len(np.unique(np.concatenate(corpus.tokens(range(corpus.num_documents)))))
+    assert len(corpus.manifest.files) > 1
+    assert used < 2000
+    note = corpus.manifest.notes[-1]
+    assert note.startswith(f"Of the model's 4,000 ids, {used:,} ({used / 4000:.1%}) occur")
+    assert not any("ids" in each for each in undisturbed.manifest.notes)
+
+
 def test_documents_of_which_a_given_tokenizer_leaves_nothing_are_counted_in_a_note(tmp_path):
     """Without a token for unknown text it drops what it cannot spell."""
     import tokenizers
