@@ -47,6 +47,7 @@ EXTRAS = {  # the smallest extra that brings a package, by the package's name in
     "prometheus_client": "metrics",
     "psycopg": "postgresql",
     "gguf": "gguf",
+    "huggingface_hub": "hub",
     "ray": "ray",
     "datasets": "datasets",
     "shtab": "completion",

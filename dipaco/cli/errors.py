@@ -65,3 +65,23 @@ class RowsFailed(DipacoError):
 
 class NoDevice(MachineFault):
     """JAX has no devices of {asked} here: {problem}. Set JAX_PLATFORMS to what this machine has, as `cpu`, or leave it out."""
+
+
+class NotOnHub(DipacoError):
+    """`{given}` is no repository of the Hugging Face Hub. Expected hf://OWNER/NAME."""
+
+
+class ExportUnfinished(DipacoError):
+    """{folder} has no README.md: an export that was interrupted, or is of an older version. Run the same `dipaco export` again, or write one. Nothing was sent."""
+
+
+class NoRepository(DipacoError):
+    """{hub} shows no repository {name} to this machine. Make it (`hf repos create {name} --private`), or log in as someone who may see it (`hf auth login`). Nothing was changed."""
+
+
+class HubRefused(DipacoError):
+    """{hub} refuses {name}: {problem}. A token that may do this is given by `hf auth login`, or HF_TOKEN. Nothing of the repository was changed."""
+
+
+class HubFailed(MachineFault):
+    """{hub}: {problem}. What has arrived is kept: the same command goes on from there."""

@@ -6,9 +6,10 @@
   python -c "from transformers import AutoModelForCausalLM as M; M.from_pretrained('exported')"
   python exported/route.py "And God said"                         the path, without dipaco
 
-`--all` writes `router.json` as well, which `dipaco serve --upstream` reads. Paths that share a
-module share its file, where the file system has links: a file that is edited changes in all of
-them. Interrupted, the same command continues with the next path.
+Beside them is a model card, README.md, made from the report: name a licence in it, then
+`dipaco push`. `--all` writes `router.json` as well, which `dipaco serve --upstream` reads. Paths
+that share a module share its file, where the file system has links: a file that is edited changes
+in all of them. Interrupted, the same command continues with the next path.
 """
 
 import argparse
@@ -43,6 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.runs.opening import reading
+    from dipaco.runs.reading.card import model_card
     from dipaco.runs.reading.export import Format, export_all, export_path
 
     how = Format(options.dtype, options.gguf)
@@ -55,7 +57,8 @@ def run(options: argparse.Namespace) -> int:
                 print(f"no router was written: {problem}", file=sys.stderr)
             return 0
         check_path(options.path, release)
-        export_path(opened, release, options.path, options.out, how)
+        card = None if options.gguf else model_card(opened, release, options.path)
+        export_path(opened, release, options.path, options.out, how, card=card)
     modules = " + ".join(release.paths[options.path])
     print(
         f"path {options.path} ({modules}) of {release.arm} at phase {release.phase}: {options.out}"

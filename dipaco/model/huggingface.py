@@ -99,6 +99,7 @@ def export_checkpoint(
     dtype: ComputeDtype = "float32",
     files: Mapping[str, WeightFile] | None = None,
     chat: str | None = None,
+    card: str | None = None,
 ) -> None:
     """Writes a folder for `from_pretrained` of `AutoModelForCausalLM` and `AutoTokenizer`.
 
@@ -114,6 +115,7 @@ def export_checkpoint(
         padding, since training would then leave that row of the embedding as it is.
       files: the files of weights by name, and an index names them. None = a single file.
       chat: the template of chats. None = the checkpoint takes none.
+      card: the text of its README.md, if it has one.
 
     Raises:
       CheckpointExists: the folder is there already.
@@ -137,6 +139,8 @@ def export_checkpoint(
         _write_json(partial / "generation_config.json", ids)
         names |= {"chat_template": chat} if chat else {}
         _write_json(partial / "tokenizer_config.json", _tokenizer_json(config) | names)
+        if card is not None:
+            (partial / "README.md").write_text(card, encoding="utf-8")
         os.rename(partial, folder)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)

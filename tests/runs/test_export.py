@@ -18,6 +18,7 @@ from dipaco.model.spec import describe
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.router import fit_router, linear_router
 from dipaco.runs.opening import reading
+from dipaco.runs.reading.card import model_card
 from dipaco.runs.reading.export import Format, export_all, export_path
 from dipaco.runs.routing import base_features, prefixes_of
 from dipaco.runs.small_models import small_config
@@ -201,3 +202,32 @@ def test_every_path_is_loaded_by_transformers(transformers, run, release, dtype,
     size = 4 if dtype == "float32" else 2
     values = sum(np.prod(spec.shape) for _, spec in flatten(describe(run.config.model)))
     assert index["metadata"]["total_size"] == size * values
+
+
+def test_its_card_has_the_report_and_no_licence_and_an_edited_one_stays(
+    run, release, tiny, tmp_path, monkeypatch
+):
+    yaml = pytest.importorskip("yaml")
+    out = tmp_path / "out"
+    export_all(run, release, out)
+    card = (out / "README.md").read_text()
+    _, front, text = card.split("---\n", 2)
+    assert yaml.safe_load(front) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "tags": ["dipaco"],
+    }
+    assert "# toy: 4 paths\n" in text
+    assert "Not stated yet." in text
+    assert "4 paths through 4 modules" in text
+    report = (tiny.folder / "report.md").read_text()
+    tables = [line for line in report.splitlines() if line.startswith("|")]
+    assert len(tables) > 10
+    assert set(tables) < set(text.splitlines())
+    assert str(tiny.folder) not in card
+    (out / "README.md").write_text("mine")
+    export_all(run, release, out)
+    assert (out / "README.md").read_text() == "mine"
+    assert "# toy: path 2 of 4\n" in model_card(run, release, 2)
+    monkeypatch.setattr(run.ledger.queue, "unfinished", lambda: ["a task"])
+    assert "had not finished" in model_card(run, release, 2)

@@ -6,8 +6,8 @@ A folder of all paths has
     path_0000/, path_0001/ ...   checkpoints, one file a module. Paths that share one link its file
     router/                      values and tokenizer of the router, and the models that it reads by
     route.py                     chooses the path of a prompt, without dipaco
-    router.json                  what `route.py` and `dipaco serve --upstream` read, with digests;
-                                 written last
+    router.json                  what `route.py` and `dipaco serve --upstream` read, with digests
+    README.md                    the model card, written last and never again
 """
 
 import hashlib
@@ -34,6 +34,7 @@ from dipaco.model.spec import Parts
 from dipaco.routing.config import FEATURES, RANDOM, SMALL_MODELS
 from dipaco.routing.router import OWN, save
 from dipaco.runs.errors import ReleaseOfOtherRouter
+from dipaco.runs.reading.card import CARD, model_card
 from dipaco.runs.routing import router_of, routing_by
 from dipaco.runs.run import Run
 from dipaco.runs.small_models import small_config
@@ -68,12 +69,13 @@ def export_path(
     folder: Path,
     how: Format = FLOAT32,
     files: Mapping[str, WeightFile] | None = None,
+    card: str | None = None,
 ) -> None:
     """Writes one path. Raises `CheckpointExists`, `NoGguf`.
 
     Args:
       folder: of the checkpoint, or a file of GGUF.
-      files: as in `export_checkpoint`. Modules whose files are linked are not read.
+      files, card: as in `export_checkpoint`. Modules whose files are linked are not read.
     """
     linked = {part for file in (files or {}).values() if file.equal for part in file.parts}
     topology = run.plan.arm(release.arm).topology
@@ -85,7 +87,7 @@ def export_path(
     modules = {module: load_tree(run.objects, receipt) for module, receipt in receipts.items()}
     parts = assemble(modules, tuple(receipts))
     with translate_os_errors(folder):
-        _write(run, run.config.model, parts, folder, how, files)
+        _write(run, run.config.model, parts, folder, how, files, card)
 
 
 def _write(
@@ -95,6 +97,7 @@ def _write(
     folder: Path,
     how: Format = FLOAT32,
     files: Mapping[str, WeightFile] | None = None,
+    card: str | None = None,
 ) -> None:
     given = config, parts, run.corpus.tokenizer_file, folder
     start, end = _edges(run.corpus)
@@ -102,7 +105,9 @@ def _write(
     if how.is_gguf:
         export_gguf(*given, start=start, end=end, dtype=how.dtype, chat=chat)
     else:
-        export_checkpoint(*given, start=start, end=end, dtype=how.dtype, files=files, chat=chat)
+        export_checkpoint(
+            *given, start=start, end=end, dtype=how.dtype, files=files, chat=chat, card=card
+        )
 
 
 def _edges(corpus: "Corpus") -> list[EdgeToken | None]:
@@ -142,6 +147,9 @@ def export_all(
     if problem is None:
         with translate_os_errors(folder):
             _export_router(run, release, folder, facts)
+    if not (card := folder / CARD).exists():  # a person may have edited it
+        text = model_card(run, release, is_gguf=how.is_gguf, has_router=problem is None)
+        write_whole(card, lambda stream: stream.write(text.encode()))
     return targets, problem
 
 

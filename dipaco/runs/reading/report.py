@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -370,22 +370,25 @@ def _notes(run: Run, rows: list[ReportRow], prepared: Prepared, documents: int) 
 
 
 def _markdown(run: Run, report: Report) -> str:
-    shards = "\n".join(
-        f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |"
-        for share in report.shards
-    )
     return f"""# {literal(run.config.name)}, seed {run.config.seed}
 
 {render_markdown(report.table)}
 
 {notes_as_markdown(report.notes)}
 
-| path | documents | largest domains |
-| --- | ---: | :--- |
-{shards}
+{shares_as_markdown(report.shards)}
 
 ![Learning curves, and which domain went to which path](report.png)
 """
+
+
+def shares_as_markdown(shards: Sequence[PathShare]) -> str:
+    """A row for each path."""
+    lines = [
+        f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |" for share in shards
+    ]
+    head = ["| path | documents | largest domains |", "| --- | ---: | :--- |"]
+    return "\n".join([*head, *lines])
 
 
 def _largest(domains: dict[str, int], count: int = 4) -> str:
