@@ -16,7 +16,7 @@ from dipaco.outer.compress import BY_NAME
 from dipaco.outer.config import OuterSettings
 from dipaco.overrides import load_config
 from dipaco.runs.forecast import compiled, step_time
-from dipaco.runs.forecast.devices import named, on_devices
+from dipaco.runs.forecast.devices import KINDS, named, on_devices
 from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
 from dipaco.runs.forecast.hlo import moved_bytes
 from dipaco.runs.forecast.memory import activation_bytes, step_flops, step_memory, worker_memory
@@ -374,6 +374,13 @@ def test_a_kernel_does_no_operations_of_blocks_that_its_mask_leaves_out():
         traced = jax.jit(program).trace(heads, heads, heads).jaxpr
         found = compiled.flops_of(traced.jaxpr)
         assert found == pytest.approx(products * product, rel=1e-3)
+
+
+@pytest.mark.contract
+@pytest.mark.parametrize("name", [each for each, kind in KINDS.items() if kind.least])
+def test_the_compiler_knows_as_many_devices_as_a_slice_of_each_kind_has(name):
+    pytest.importorskip("libtpu")
+    assert len(compiled.devices_of(named(name))) == named(name).number
 
 
 @pytest.mark.slow

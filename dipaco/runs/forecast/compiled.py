@@ -82,7 +82,9 @@ def devices_of(device: Device) -> Sequence[jax.Device]:
         feature = f"`--device {device.name}`"
         raise ExtraMissing(feature=feature, package="libtpu", extra="tpu-compile")
     try:
-        return topologies.get_topology_desc(platform="tpu", topology_name=device.topology).devices
+        return topologies.get_topology_desc(
+            device.topology, "tpu", chip_config_name=device.kind.cores
+        ).devices
     except jax.errors.JaxRuntimeError:
         least = f"{device.name.partition(':')[0]}:{device.kind.least}"
         raise UnknownDevice(name=device.name, known=least) from None

@@ -21,6 +21,7 @@ class DeviceKind:
       bandwidth: bytes a second of its memory.
       least: the smallest slice that the compiler knows. Empty: nothing is compiled for it here.
       of_chip: devices of a chip.
+      cores: the compiler's name for how a chip's cores are divided among devices.
     """
 
     memory: float
@@ -28,10 +29,13 @@ class DeviceKind:
     bandwidth: float
     least: str = ""
     of_chip: int = 1
+    cores: str = "default"
 
 
 KINDS = {
-    "v4": DeviceKind(memory=30.75 * 2**30, flops=275e12, bandwidth=1.228e12, least="2x2x1"),
+    "v4": DeviceKind(
+        memory=30.75 * 2**30, flops=275e12, bandwidth=1.228e12, least="2x2x1", cores="megacore"
+    ),
     "v5e": DeviceKind(memory=15.75 * 2**30, flops=197e12, bandwidth=0.819e12, least="2x2"),
     "v5p": DeviceKind(memory=95.74 * 2**30, flops=459e12, bandwidth=2.765e12, least="2x2x1"),
     "v6e": DeviceKind(memory=31.25 * 2**30, flops=918e12, bandwidth=1.64e12, least="2x2"),
