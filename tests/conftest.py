@@ -5,6 +5,8 @@ failure.
 import contextlib
 import functools
 import os
+import shutil
+import subprocess
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -105,6 +107,28 @@ def pytest_runtest_setup(item):
     if is_quick != jax.config.read("jax_disable_most_optimizations"):
         jax.clear_caches()
         jax.config.update("jax_disable_most_optimizations", is_quick)
+
+
+@pytest.fixture
+def read_only(tmp_path_factory):
+    """`read_only(folder)`: the same folder where nothing can be written; root mounts it so."""
+    undone = contextlib.ExitStack()
+
+    def closed(folder: Path) -> Path:
+        place = tmp_path_factory.mktemp("read_only")
+        if os.geteuid():
+            place = Path(shutil.copytree(folder, place / folder.name))
+            place.chmod(0o500)
+            undone.callback(place.chmod, 0o700)
+            return place
+        if subprocess.run(["mount", "--bind", folder, place], capture_output=True).returncode:
+            pytest.skip("root may not mount a folder here")
+        undone.callback(subprocess.run, ["umount", "--lazy", place], check=True)
+        subprocess.run(["mount", "-o", "remount,ro,bind", place], check=True)
+        return place
+
+    with undone:
+        yield closed
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ others are predicted in windows of `data.length`. With `--path` all documents go
 import argparse
 import json
 import sys
+from collections.abc import Iterator, Sequence
 
 from dipaco.cli.options import add_release, add_rule, check_path, find_release
 
@@ -39,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.caches import cache_folder
-    from dipaco.data.left_out import note_of_bad_rows
     from dipaco.data.source_url import ALL_SUFFIXES, notes_of_files, sources_of
-    from dipaco.data.sources import open_source
     from dipaco.plural import counted
     from dipaco.runs.opening import reading
     from dipaco.runs.programs import use_compilation_cache
@@ -54,15 +53,10 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        skips = opened.config.data.bad_rows == "skip"
-        sources = [open_source(url, skip_bad_rows=skips) for url in urls]
-        texts = (document.text for source in sources for document in source.documents)
+        texts = _texts(urls)
         result = evaluate_texts(
             opened, release, texts, options.path, options.rule, beginnings=options.beginnings
         )
-    for url, bad_rows in (each for source in sources for each in source.bad_rows.items()):
-        if bad_rows.count:
-            print(note_of_bad_rows(url, bad_rows), file=sys.stderr)
     if options.json:
         print(json.dumps({"arm": release.arm, "phase": release.phase, **result}))
     else:
@@ -77,3 +71,24 @@ def run(options: argparse.Namespace) -> int:
         for path, count in sorted(result["paths"].items(), key=lambda item: -item[1]):
             print(f"  path {path}: {counted(count, 'document')}")
     return 0
+
+
+def _texts(urls: Sequence[str]) -> Iterator[str]:
+    """The texts of all sources. What cannot be read is counted on standard error.
+
+    Raises:
+      NoGoodRow: none of a source can be read.
+    """
+    from dipaco.data.errors import NoGoodRow
+    from dipaco.data.left_out import note_of_bad_rows
+    from dipaco.data.sources import open_source
+
+    for url in urls:
+        source = open_source(url, skip_bad_rows=True)
+        for document in source.documents:
+            yield document.text
+        for place, bad in source.bad_rows.items():
+            if bad.count == bad.of > 0:
+                raise NoGoodRow(count=f"{bad.count:,}", source=place, first=bad.first)
+            if bad.count:
+                print(note_of_bad_rows(place, bad), file=sys.stderr)

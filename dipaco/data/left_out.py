@@ -47,7 +47,7 @@ def note_of_bad_rows(url: str, bad_rows: BadRows) -> str:
     files = counted(bad_rows.files, "file")
     lost = f" Nothing is left of {files}, such as {bad_rows.first_file}." if bad_rows.files else ""
     return (
-        f"Left out, since they cannot be read (`data.bad_rows`): {bad_rows.count:,} of "
+        f"Left out, since they cannot be read: {bad_rows.count:,} of "
         f"{bad_rows.of:,} {rows} of `{url}`. The first: {bad_rows.first}.{lost}"
     )
 

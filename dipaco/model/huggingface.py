@@ -309,6 +309,7 @@ def _open(folder: Path, file: str):
     """
     import safetensors
 
+    _refuse_special(folder, file)
     try:
         opened = safetensors.safe_open(folder / file, framework="flax")
         names = set(opened.keys())
@@ -326,6 +327,7 @@ def _open(folder: Path, file: str):
 
 
 def _read_json(folder: Path, file: str) -> dict[str, Any]:
+    _refuse_special(folder, file)
     try:
         values = json.loads((folder / file).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -335,6 +337,12 @@ def _read_json(folder: Path, file: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         refuse(folder, f"{file} is no JSON object")
     return values
+
+
+def _refuse_special(folder: Path, file: str) -> None:
+    """A pipe or a device would be read for ever."""
+    if os.path.exists(folder / file) and not os.path.isfile(folder / file):
+        refuse(folder, f"{file!r} is no file")
 
 
 def _write_json(file: Path, values: Mapping[str, Any]) -> None:

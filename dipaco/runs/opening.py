@@ -64,7 +64,7 @@ def create_or_open(
       DatabaseNeeded: a run at a URL cannot have its facts in a folder.
     """
     address = Address.of(where)
-    if _find(address) is not None:
+    if find_run(address) is not None:
         run = open_run(address, database)
         if is_same(run, config, rules):
             return run, False
@@ -187,13 +187,15 @@ def _mark(address: Address, run: FoundRun) -> bool:
     )  # A first attempt of this very request wrote it.
 
 
-def _find(address: Address) -> FoundRun | None:
+def find_run(address: Address) -> FoundRun | None:
     """Looks for a run without opening its ledger. None: there is none.
 
     Raises:
-      BucketMissing, LinkLeadsNowhere: there is no place for one either.
+      RunIsFile, BucketMissing, LinkLeadsNowhere: there is no place for one either.
     """
     layout = Layout(address.folder)
+    if address.folder.exists() and not address.folder.is_dir():
+        raise RunIsFile(folder=address)
     if address.remote is not None:
         there = address.remote.read(layout.database.name)
         if there is None:  # A read says no more if there is no bucket. A list raises.
@@ -222,7 +224,7 @@ def _parse_marker(address: Address, content: bytes) -> FoundRun:
 
 def database_option(where: Where) -> str | None:
     """The `--database` that a run was begun with, fit to be shown. None: its folder."""
-    found = _find(Address.of(where))
+    found = find_run(Address.of(where))
     return None if found is None else found.database
 
 
@@ -270,7 +272,7 @@ def database_location_of(where: Where, database: str | None = None) -> DatabaseL
     """
     address = Address.of(where)
     file = Layout(address.folder).ledger
-    begun = _find(address)
+    begun = find_run(address)
     if begun is None:
         refuse_sweep(address)
         raise NoSuchRun(folder=address, meant=_meant_by(address))
@@ -291,9 +293,7 @@ def check_folder(address: Address) -> None:
     """
     refuse_sweep(address)
     folder = address.folder
-    if folder.exists() and not folder.is_dir():
-        raise RunIsFile(folder=folder)
-    if _find(address) is None and address.url is None and folder.exists():
+    if find_run(address) is None and address.url is None and folder.exists():
         own = Layout(folder).folders
         with translate_os_errors(folder):
             others = sorted(
@@ -323,7 +323,7 @@ def has_begun(
     another process may work on it, which `is_alone` of `create_or_open` rules out.
     """
     address = Address.of(where)
-    if _find(address) is None:
+    if find_run(address) is None:
         return False
     with reading(address) as run:
         return is_same(run, config, rules) or not is_alone or has_facts(run)

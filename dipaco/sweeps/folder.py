@@ -13,9 +13,10 @@ from dipaco.evaluation.tables import ReportRow
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.overrides import row_folder
 from dipaco.runs.folder_lock import is_in_use
-from dipaco.runs.opening import difference, reading
+from dipaco.runs.opening import difference, find_run, reading
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.rules import check_settings
+from dipaco.store.address import Address
 from dipaco.store.layout import Layout, SweepLayout
 from dipaco.sweeps.errors import RowRefused, RowsChanged, SweepBusy, SweepMismatch
 from dipaco.sweeps.kinds import but_for_speed
@@ -143,7 +144,7 @@ def lock_folder(layout: SweepLayout, name: str) -> Generator[None]:
     """Takes the folder for this sweep, and for this process.
 
     Raises:
-      SweepMismatch: it holds something else.
+      SweepMismatch, RunIsFile, LinkLeadsNowhere: it holds something else, or is no folder.
       SweepBusy: another process works on the sweep.
     """
     if layout.sweep.exists():
@@ -153,7 +154,7 @@ def lock_folder(layout: SweepLayout, name: str) -> Generator[None]:
             raise SweepMismatch(folder=layout.root, found=what, sweep=name)
         if found != name:
             raise SweepMismatch(folder=layout.root, found=f"the sweep `{found}`", sweep=name)
-    elif Layout(layout.root).ledger.exists():
+    elif find_run(Address(layout.root)) is not None:
         raise SweepMismatch(folder=layout.root, found="a single run", sweep=name)
     with translate_os_errors(layout.root):
         layout.root.mkdir(parents=True, exist_ok=True)

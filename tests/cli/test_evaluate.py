@@ -129,7 +129,7 @@ BAD_DOCUMENTS = [
     (None, "", "there is no such file"),
     (b"", "", "NoTexts: There is no text to evaluate"),
     (b"short", "", "NothingToScore: Documents: 1,"),
-    (b"text \xff\xfe", "", "is not UTF-8 text"),
+    (b"text \xff\xfe", "", "NoGoodRow: None of the 1 rows"),
     (b"text " * 100, "--path 9", "no path 9"),
     (b"text " * 100, "--phase 7", "at phase 7"),
 ]
@@ -143,6 +143,16 @@ def test_bad_documents_are_refused(here, tiny, tmp_path):
         ended = here("evaluate", "--run", tiny.folder, "--documents", file, *words.split())
         assert (ended.code, ended.out, error in ended.err) == (2, "", True), (error, ended.err)
         assert "Traceback" not in ended.err
+        assert "bad_rows" not in ended.err  # there is no such option here
+
+
+def test_what_cannot_be_read_is_left_out_and_counted(here, tiny, documents, tmp_path):
+    lines = documents.read_text().splitlines()
+    (tmp_path / "new.jsonl").write_text("\n".join([*lines[:4], "{", *lines[4:]]))
+    evaluate = ("evaluate", "--run", tiny.folder, "--json", "--documents")
+    ended = here(*evaluate, tmp_path / "new.jsonl")
+    assert "Left out, since they cannot be read: 1 of 14 rows" in ended.err
+    assert ended.out == here(*evaluate, documents).out
 
 
 def test_a_run_of_a_mesh_is_evaluated_with_fewer_devices(tiny, monkeypatch):

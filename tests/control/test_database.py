@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def test_a_ledger_that_another_program_keeps_locked_is_busy_and_not_damaged(ledg
     other.execute("ROLLBACK")
     other.close()
     assert ledger.queue.claim("w") is not None
+
+
+def test_a_ledger_on_a_read_only_disk_is_read_and_so_is_one_whose_worker_was_killed(
+    tmp_path, read_only
+):
+    (tmp_path / "killed").mkdir()
+    with open_ledger(filled(tmp_path / "ledger.sqlite")) as ledger:
+        with ledger._database.transaction():
+            ledger._database.change("put_meta", key="late", value="in the log")
+        for file in tmp_path.glob("ledger.sqlite*"):
+            shutil.copy(file, tmp_path / "killed" / file.name)
+    for folder in (tmp_path, tmp_path / "killed"):
+        with open_ledger(read_only(folder) / "ledger.sqlite") as ledger:
+            assert ledger.meta.get("late") == "in the log"
+            with pytest.raises(NotWritable, match="Read-only file system"):
+                ledger.queue.claim("w")
+            with contextlib.closing(ledger.for_thread()) as other:
+                assert other.meta.get("key 7")
 
 
 def test_a_refused_file_is_closed(tmp_path, monkeypatch):

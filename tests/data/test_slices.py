@@ -132,7 +132,7 @@ def test_bad_rows_of_all_slices_are_counted_together(tmp_path, count):
     file.write_text("\n".join([*rows[:50], "{broken", *rows[50:], "broken, too"]))
     (note,) = prepare(config, tmp_path / "corpus").manifest.notes
     assert note.startswith(
-        f"Left out, since they cannot be read (`data.bad_rows`): 2 of 102 rows of `{url}`. The "
+        f"Left out, since they cannot be read: 2 of 102 rows of `{url}`. The "
         f"first: {file}, line 51: not JSON (Expecting"
     )
     file.write_text("{broken\n" * 100)

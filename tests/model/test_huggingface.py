@@ -301,6 +301,9 @@ def test_a_truncated_or_absent_file_is_named(tokenizer_file, tmp_path):
     weights.unlink()
     with pytest.raises(BadCheckpoint, match=r"no model\.safetensors"):
         read_checkpoint(tmp_path / "out")
+    os.mkfifo(weights)  # without a writer: whoever opens it waits for ever
+    with pytest.raises(BadCheckpoint, match=r"model\.safetensors' is no file"):
+        read_checkpoint(tmp_path / "out")
     with pytest.raises(BadCheckpoint, match=r"no config\.json"):
         read_checkpoint(tmp_path)
 

@@ -103,8 +103,10 @@ def test_who_makes_a_folder_that_is_removed_just_then_makes_it_again(tmp_path, m
 
 def test_a_folder_that_cannot_hold_a_run(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(RunIsFile, match="is a file, and a run is a folder"):
-        enter(tmp_path / "file")
+    for look in (enter, open_run):
+        for file in (tmp_path / "file", Path("/dev/null")):
+            with pytest.raises(RunIsFile, match="is a file, and a run is a folder"):
+                look(file)
     for folder in (tmp_path / "file" / "run", Path("/proc/run")):
         with pytest.raises(NotWritable):
             enter(folder)

@@ -59,8 +59,8 @@ def test_of_two_processes_that_begin_a_run_the_first_chooses_the_database(
     run.ledger.close()
     monkeypatch.setenv("OTHER", f"{postgresql_server.url}?application_name=other")
     answers = iter([None])  # it was not there yet when the second looked
-    look = opening._find
-    monkeypatch.setattr(opening, "_find", lambda *args: next(answers, look(*args)))
+    look = opening.find_run
+    monkeypatch.setattr(opening, "find_run", lambda *args: next(answers, look(*args)))
     with pytest.raises(RunOfOtherDatabase, match="not in env:OTHER"):
         create_or_open(address, CONFIG, database="env:OTHER")
     run = open_run(address)

@@ -109,7 +109,7 @@ def test_a_schema_that_is_no_name_is_a_damaged_marker(tmp_path):
 def test_of_two_that_begin_a_run_at_once_one_does_and_the_other_joins_it(
     begin, tmp_path, monkeypatch, postgresql_server
 ):
-    both, real = threading.Barrier(2), opening._find
+    both, real = threading.Barrier(2), opening.find_run
 
     def find(address):
         found = real(address)
@@ -117,7 +117,7 @@ def test_of_two_that_begin_a_run_at_once_one_does_and_the_other_joins_it(
             both.wait(timeout=30)  # neither has seen the other's run
         return found
 
-    monkeypatch.setattr(opening, "_find", find)
+    monkeypatch.setattr(opening, "find_run", find)
     schemas = num_schemas(postgresql_server)
     ended = []
 
@@ -141,8 +141,8 @@ def test_of_two_that_begin_other_configs_at_once_the_second_is_refused(
     begin, tmp_path, monkeypatch, postgresql_server
 ):
     begin(tmp_path / "one")
-    answers, look = iter([None]), opening._find
-    monkeypatch.setattr(opening, "_find", lambda *args: next(answers, look(*args)))
+    answers, look = iter([None]), opening.find_run
+    monkeypatch.setattr(opening, "find_run", lambda *args: next(answers, look(*args)))
     schemas = num_schemas(postgresql_server)
     with pytest.raises(RunOfOtherConfig, match="`seed` was 0 and is 1"):
         begin(tmp_path / "one", OTHER)

@@ -316,6 +316,20 @@ def test_a_folder_that_cannot_be_written(here, config_file, tmp_path):
     assert in_the_way.read_text() == "mine"
 
 
+def test_a_run_on_a_disk_that_is_read_only_is_looked_at(here, tiny, read_only, tmp_path):
+    run = read_only(tiny.folder)
+    for words in (
+        ["status"],
+        ["inspect", "--json"],
+        ["generate", "--prompt", "a", "--max-tokens", 2],
+        ["export", "--path", 1, "--out", tmp_path / "exported"],
+    ):
+        ended = here(*words, "--run", run)
+        assert ended.code == 0, ended.err
+    for words in (["drain"], ["worker"], ["train", tiny.config], ["inspect"]):
+        refused(here(*words, "--run", run), "NotWritable", "Read-only file system")
+
+
 @pytest.mark.slow
 def test_a_disk_that_fills_up(dipaco, tiny, small_disk):
     command = ("train", tiny.config, "--run", small_disk.folder / "run")

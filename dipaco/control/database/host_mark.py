@@ -130,4 +130,7 @@ class HostMark:
             return None
 
     def _is_old(self, mark: _Mark) -> bool:
-        return now_in(self._file.parent) - mark.renewed / 1e9 > SILENT_SECONDS
+        try:
+            return now_in(self._file.parent) - mark.renewed / 1e9 > SILENT_SECONDS
+        except OSError:  # The disk is read-only or full, so the file server's time is not known.
+            return False

@@ -7,6 +7,7 @@ in order.
 """
 
 import contextlib
+import errno
 import os
 import shutil
 import sqlite3
@@ -52,15 +53,24 @@ class SQLite:
         self._log: int | None = None  # Write-ahead log. SQLite keeps it open as long as we do.
         self.epoch = clock.epoch()
         self._host: HostMark | None = None
+        place = _read_only_place(file)
+        self._is_read_only = place is not None
         if str(file) != ":memory:":
             self._host = HostMark(file, clock.host())
             with translate_os_errors(file):
-                self._host.wait_until_free()
-                _make_private(file)
+                if place is None or "immutable" not in place:
+                    self._host.wait_until_free()
+                if place is None:
+                    _make_private(file)
         with self._translate_errors():
-            self._connection = sqlite3.connect(file, timeout=30.0, isolation_level=None)
+            self._connection = sqlite3.connect(
+                place or file, timeout=30.0, isolation_level=None, uri=place is not None
+            )
         try:
             with self._translate_errors():
+                if place is not None:
+                    self._version()
+                    return
                 if str(file) != ":memory:":
                     self._turn = WriteLock(file.with_name(f"{file.name}-turn"), self._turn_seconds)
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -78,6 +88,8 @@ class SQLite:
     @contextlib.contextmanager
     def transaction(self, *, is_durable: bool = True) -> Generator[None]:
         host = self._host
+        if self._is_read_only:
+            raise NotWritable(file=self._file, problem=os.strerror(errno.EROFS))
         if host is not None:
             with translate_os_errors(self._file):
                 host.begin()
@@ -244,6 +256,16 @@ class SQLite:
             if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_IOERR):
                 raise NotWritable(file=self._file, problem=error) from error
             raise LedgerDamaged(file=self._file, problem=error) from error
+
+
+def _read_only_place(file: Path) -> str | None:
+    """What SQLite is told to open if a ledger can only be read: the disk is read-only, or it is
+    another user's. None: it can be written, or made. Without a log nobody works on it.
+    """
+    if not file.exists() or all(os.access(each, os.W_OK) for each in (file, file.parent)):
+        return None
+    is_at_rest = not file.with_name(f"{file.name}-wal").exists()
+    return f"{file.absolute().as_uri()}?{'immutable=1&' if is_at_rest else ''}mode=ro"
 
 
 def _make_private(file: Path) -> None:
