@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dipaco.errors import NOT_NOW, MachineFault, RunOfOtherVersion
+from dipaco.errors import NOT_NOW, DipacoError, MachineFault, RunOfOtherVersion
 from dipaco.overrides import load_config
 from dipaco.serving.upstreams import read_targets
 from dipaco.topology.cells import paths_in
@@ -126,17 +126,28 @@ def test_a_job_on_a_machine_at_fault_or_of_a_drained_run_is_requeued(tmp_path, c
 
 @pytest.mark.parametrize("file", JOBS)
 def test_a_pod_that_is_told_to_leave_drains_and_does_not_complete_its_index(file, tmp_path):
-    code, spec = ended(file, tmp_path), JOBS[file]["workers"]["spec"]
-    rules = spec["podFailurePolicy"]["rules"]
-    ignored, failing = (
-        [v for r in rules if r["action"] == action and "onExitCodes" in r
-         for v in r["onExitCodes"]["values"]]
-        for action in ("Ignore", "FailJob")
-    )  # fmt: skip
-    assert ignored == [code, NOT_NOW]  # a drained one completes no index either
-    assert failing == [TaskFailed.exit_code]
+    spec, told = JOBS[file]["workers"]["spec"], ended(file, tmp_path)
+    # A day: pods that are drained, sent away, on bad nodes, without a database, killed, refused.
+    day = [NOT_NOW, told, MachineFault.exit_code] * 500 + [137, DipacoError.exit_code, 1] * 5
+    assert end_of_job(spec, [*day, 0]) == "Complete"
+    assert end_of_job(spec, day) == "Running"
+    assert end_of_job(spec, [*day, TaskFailed.exit_code, 0]) == "Failed"
     # What one pod is refused fails its index alone. Hosts of a worker fail together.
     assert ("backoffLimitPerIndex" in spec) is (file == "kubernetes.yaml")
+
+
+def end_of_job(spec, codes):
+    """What Kubernetes makes of an index whose pods end with these codes, one after the other."""
+    rules = [r for r in spec["podFailurePolicy"]["rules"] if "onExitCodes" in r]
+    limit, failures = spec.get("backoffLimitPerIndex", spec.get("backoffLimit")), 0
+    for code in codes:
+        if code == 0:
+            return "Complete"
+        action = next((r["action"] for r in rules if code in r["onExitCodes"]["values"]), "Count")
+        failures += action == "Count"
+        if action == "FailJob" or failures > limit:
+            return "Failed"
+    return "Running"
 
 
 def test_nobody_who_starts_workers_again_gives_one_up_that_an_upgrade_sends_away():

@@ -98,7 +98,10 @@ class RoleVerb:
         run = open_run(options.run, options.database)  # raises before a lock file is made
         is_synchronous = any(arm.is_synchronous for arm in run.plan.arms)
         secret = run.ledger.meta.hosts_secret() if host_options.hosts > 1 else ""
+        is_over = run.ledger.queue.is_finished()
         run.ledger.close()
+        if host_options.hosts > 1 and is_over:
+            return 0  # A host that comes back alone: others of its worker may have ended for good.
         if host_options.hosts > 1 and is_synchronous:
             raise BadHosts(
                 problem="`outer.synchronous` and the baseline data_parallel step all paths in one "

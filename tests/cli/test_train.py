@@ -338,3 +338,12 @@ def test_a_run_that_is_only_begun_is_done_by_workers_to_the_same_bits(here, dipa
     ended = dipaco("worker", "--run", run)
     assert ended.code == 0, ended.err
     assert facts(run) == facts(tiny.folder)
+
+
+def test_a_host_of_several_that_comes_back_when_the_run_is_finished_waits_for_no_other(here, tiny):
+    """Where its worker's other hosts have ended for good, as completed pods, it would wait and fail
+    for ever.
+    """
+    words = ("--hosts", 2, "--host-index", 1, "--coordinator", "127.0.0.1:1")
+    ended = here("worker", "--run", tiny.folder, *words)
+    assert (ended.code, ended.err) == (0, "")
