@@ -88,17 +88,22 @@ def plan_rows(
         sizes = sizes - starts
     ends = np.cumsum(sizes)
     num_tokens = int(ends[-1]) if len(ends) else 0
+    begins = ends - sizes
+    del sizes  # A terabyte has 300 million documents: each array of them is gigabytes.
 
     # A piece lies between two neighbouring cuts. A document or a row starts at a cut.
     row_cuts = np.arange(0, num_tokens, row_length, dtype=np.int64)
-    cuts = ascending(np.concatenate([ends - sizes, row_cuts]))
+    cuts = ascending(np.concatenate([begins, row_cuts]))
     owner = np.searchsorted(ends, cuts, side="right")
+    del ends
+    begins -= starts
+    del starts
     return RowPlan(
         row_length=row_length,
         edge_tokens=edge_tokens,
         row_starts=np.append(np.searchsorted(cuts, row_cuts), len(cuts)).astype(np.int64),
         piece_document=documents[owner],
-        piece_start=(cuts - (ends - sizes)[owner] + starts[owner]).astype(np.int32),
+        piece_start=(cuts - begins[owner]).astype(np.int32),
         piece_length=np.diff(cuts, append=num_tokens).astype(np.int32),
     )
 
