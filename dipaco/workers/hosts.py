@@ -7,6 +7,7 @@ error before the others wait for it. If a host falls silent or reports another r
 ends. Its lease expires and the task is done again. DiPaCo (arXiv 2403.10616) section 3.
 
 On a TPU slice, and in a step of Slurm with one task a node, each host finds the others by itself.
+Of several slices each is a worker.
 
 The state of a path is gathered at the end of its phase and saved whole by the first host: an object
 has one digest, however many hosts computed it.
@@ -33,6 +34,12 @@ HEARTBEAT_SECONDS = 30  # without one, JAX ends the others
 SHUTDOWN_SECONDS = 30  # the first host to finish waits as long for the last
 WAIT_SECONDS = 1.0  # a wait for a value lasts so long, then a host looks whether it is to stop
 BIND_VARIABLE = "JAX_COORDINATOR_BIND_ADDRESS"  # another address to listen at
+# JAX and the runtime of TPUs take a slice for one of its own, whatever a cluster made of several.
+ONE_SLICE = {
+    "MEGASCALE_NUM_SLICES": "1",
+    "MEGASCALE_SLICE_ID": "0",
+    "MEGASCALE_COORDINATOR_ADDRESS": "",
+}
 LOST = "lost"  # broadcast in the place of a decision
 POLL_SECONDS = 1.0  # between two looks of the first host whether another is to stop
 
@@ -235,7 +242,7 @@ def hosts_of_cluster() -> HostOptions:
     tells JAX. Elsewhere it is alone.
 
     Raises:
-      BadHosts: it is one of several slices, or one of several tasks on a node.
+      BadHosts: it is one of several tasks on a node.
     """
     # `jax.distributed.initialize()` asks the same classes, and listens on every interface.
     from jax._src import clusters
@@ -245,7 +252,10 @@ def hosts_of_cluster() -> HostOptions:
             break
     else:
         return HostOptions()
-    _check_layout(cluster.name)
+    if cluster is clusters.SlurmCluster:
+        _check_step()
+    elif clusters.cloud_tpu_cluster.get_tpu_env_value("MEGASCALE_NUM_SLICES"):
+        os.environ.update(ONE_SLICE)
     count = cluster.get_process_count()
     if count == 1:
         return HostOptions()
@@ -258,19 +268,8 @@ def _is_alone_in_slurm() -> bool:
     return os.environ.get("SLURM_STEP_NUM_TASKS") == "1"
 
 
-def _check_layout(cluster: str) -> None:
+def _check_step() -> None:
     """Raises `BadHosts`."""
-    from jax._src import clusters
-
-    if cluster != "slurm":
-        slices = clusters.cloud_tpu_cluster.get_tpu_env_value("MEGASCALE_NUM_SLICES") or "1"
-        if slices == "1":
-            return
-        raise BadHosts(
-            problem=f"this host belongs to one of {slices} slices that are one program "
-            "(MEGASCALE_NUM_SLICES). Expected one slice: ask for each slice by itself, so that it "
-            "is a worker of its own, or give `--hosts`"
-        )
     tasks, nodes = (os.environ.get(f"SLURM_{name}") for name in ("NTASKS", "STEP_NUM_NODES"))
     if tasks != nodes:
         raise BadHosts(

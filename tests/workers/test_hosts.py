@@ -31,6 +31,7 @@ from dipaco.store.errors import ObjectDamaged
 from dipaco.workers import hosts as hosts_file
 from dipaco.workers.errors import BadHosts
 from dipaco.workers.hosts import (
+    ONE_SLICE,
     HostGroup,
     HostGroupBroken,
     HostOptions,
@@ -213,6 +214,8 @@ STEP = {
     "SLURM_NTASKS": "3", "SLURM_STEP_NUM_TASKS": "3", "SLURM_PROCID": "1", "SLURM_LOCALID": "0",
 }  # fmt: skip
 SLICE = {"TPU_WORKER_HOSTNAMES": "localhost,t1.lab", "TPU_WORKER_ID": "1"}
+# A set of jobs of GKE, or a queued resource, makes one program of all slices.
+SECOND_OF_THREE = dict(zip(ONE_SLICE, ("3", "1", "first.lab"), strict=True))
 
 
 @pytest.fixture
@@ -220,12 +223,16 @@ def cluster(monkeypatch):
     """`cluster(variables)`: what this host finds with these variables of its cluster."""
 
     def found(variables):
-        for name in [name for name in os.environ if name.startswith(("SLURM_", "TPU_"))]:
-            monkeypatch.delenv(name)
+        for name in [*ONE_SLICE, *os.environ]:
+            if name.startswith(("SLURM_", "TPU_", "MEGASCALE_")):
+                monkeypatch.setenv(name, "")
+                monkeypatch.delenv(name)
         monkeypatch.setattr(cloud_tpu_cluster, "running_in_cloud_tpu_vm", "TPU" in str(variables))
-        monkeypatch.setattr(cloud_tpu_cluster, "get_tpu_env_value", variables.get)  # no metadata
+        metadata = "get_tpu_env_value_from_metadata"
+        monkeypatch.setattr(cloud_tpu_cluster, metadata, variables.get)
         for name, value in variables.items():
-            monkeypatch.setenv(name, value)
+            if name not in ONE_SLICE:
+                monkeypatch.setenv(name, value)
         return hosts_of_cluster()
 
     return found
@@ -240,22 +247,16 @@ def cluster(monkeypatch):
         (STEP | {"SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1"}, HostOptions()),
         (SLICE, HostOptions(2, 1, "localhost:8482")),
         (SLICE | {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, HostOptions()),
+        (SLICE | SECOND_OF_THREE, HostOptions(2, 1, "localhost:8482")),
     ],
 )
 def test_hosts_of_a_tpu_slice_or_of_a_step_of_slurm_find_each_other(cluster, variables, found):
     assert cluster(variables) == found
 
 
-@pytest.mark.parametrize(
-    ("variables", "says"),
-    [
-        (STEP | {"SLURM_NTASKS": "24"}, "24 tasks on 3 nodes.*--ntasks-per-node=1"),
-        (SLICE | {"MEGASCALE_NUM_SLICES": "2"}, "one of 2 slices that are one program"),
-    ],
-)
-def test_hosts_that_would_be_no_worker_of_one_task_a_host_are_told_why(cluster, variables, says):
-    with pytest.raises(BadHosts, match=says):
-        cluster(variables)
+def test_several_tasks_on_a_node_are_told_why_they_are_no_worker(cluster):
+    with pytest.raises(BadHosts, match=r"24 tasks on 3 nodes.*--ntasks-per-node=1"):
+        cluster(STEP | {"SLURM_NTASKS": "24"})
 
 
 def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
