@@ -98,8 +98,9 @@ def test_for_a_gpu_the_batch_that_fits_is_told_and_another_is_refused_with_what_
 
 
 def test_a_device_that_nobody_knows_and_a_compiler_that_is_absent_are_sentences(here, monkeypatch):
-    unknown = here("plan", "paper_2x4", "--device", "v9:2x2")
-    assert (unknown.code, "Known are: v4:2x2x1, v5e:2x2," in unknown.err) == (2, True)
+    for name in ("v9:2x2", "v5e:2x2x2", "v5e:32x32", "v4:2x2"):
+        unknown = here("plan", "paper_2x4", "--device", name, "--step-seconds", 1)
+        assert (unknown.code, "Known are: v4:2x2x1, v5e:2x2," in unknown.err) == (2, True)
     monkeypatch.setattr(compiled, "_version", lambda package: "")
     absent = here("plan", "paper_2x4", "--device", "v5e:2x4", "--step-seconds", 1)
     assert (absent.code, "[tpu-compile]'`" in absent.err) == (4, True)

@@ -20,6 +20,7 @@ class DeviceKind:
       flops: dense bfloat16, a second.
       bandwidth: bytes a second of its memory.
       least: the smallest slice that the compiler knows. Empty: nothing is compiled for it here.
+      longest: chips along a side of the largest slice. The compiler aborts at more.
       of_chip: devices of a chip.
       cores: the compiler's name for how a chip's cores are divided among devices.
     """
@@ -28,6 +29,7 @@ class DeviceKind:
     flops: float
     bandwidth: float
     least: str = ""
+    longest: int = 16
     of_chip: int = 1
     cores: str = "default"
 
@@ -37,10 +39,17 @@ KINDS = {
         memory=30.75 * 2**30, flops=275e12, bandwidth=1.228e12, least="2x2x1", cores="megacore"
     ),
     "v5e": DeviceKind(memory=15.75 * 2**30, flops=197e12, bandwidth=0.819e12, least="2x2"),
-    "v5p": DeviceKind(memory=95.74 * 2**30, flops=459e12, bandwidth=2.765e12, least="2x2x1"),
+    "v5p": DeviceKind(
+        memory=95.74 * 2**30, flops=459e12, bandwidth=2.765e12, least="2x2x1", longest=28
+    ),
     "v6e": DeviceKind(memory=31.25 * 2**30, flops=918e12, bandwidth=1.64e12, least="2x2"),
     "tpu7x": DeviceKind(
-        memory=94.75 * 2**30, flops=1153e12, bandwidth=3.69e12, least="2x2x1", of_chip=2
+        memory=94.75 * 2**30,
+        flops=1153e12,
+        bandwidth=3.69e12,
+        least="2x2x1",
+        longest=24,
+        of_chip=2,
     ),
     "h100": DeviceKind(memory=80e9, flops=989e12, bandwidth=3.35e12),
     "h200": DeviceKind(memory=141e9, flops=989e12, bandwidth=4.8e12),
@@ -67,10 +76,15 @@ def named(name: str) -> Device:
     kind_name, colon, chips = name.partition(":")
     kind = KINDS.get(kind_name)
     if kind is None or (colon and not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", chips)):
-        known = (f"{each}:{kind.least}" if kind.least else each for each, kind in KINDS.items())
-        raise UnknownDevice(name=name, known=", ".join(known))
-    number = math.prod(int(each) for each in (chips or kind.least or "1").split("x"))
-    return Device(name=name, kind=kind, number=number * kind.of_chip)
+        raise UnknownDevice(name=name, known=_known())
+    sides = [int(each) for each in (chips or kind.least or "1").split("x")]
+    if kind.least and (len(sides) != len(kind.least.split("x")) or max(sides) > kind.longest):
+        raise UnknownDevice(name=name, known=_known())
+    return Device(name=name, kind=kind, number=math.prod(sides) * kind.of_chip)
+
+
+def _known() -> str:
+    return ", ".join(f"{name}:{kind.least}" if kind.least else name for name, kind in KINDS.items())
 
 
 def on_devices(config: RunConfig, number: int) -> RunConfig:
