@@ -11,8 +11,6 @@ import sys
 from math import nan
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +23,14 @@ from dipaco.data.slices import cut_into_slices
 from dipaco.data.source_url import notes_of_files, parse_url, sources_of
 from dipaco.data.sources import open_source
 from dipaco.errors import BadSource
+
+
+@pytest.fixture
+def pyarrow():
+    pytest.importorskip("pyarrow.parquet", reason="pyarrow, of the extra `train`, is not installed")
+    import pyarrow
+
+    return pyarrow
 
 
 def documents(url: str):
@@ -103,7 +109,7 @@ def test_a_domain_may_be_any_value_and_without_one_it_is_the_files_name(tmp_path
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
-def test_null_names_no_group_and_no_domain(tmp_path, kind):
+def test_null_names_no_group_and_no_domain(request, tmp_path, kind):
     """Nor do NaN and an empty text. All of them would be one group, in one split, or one domain."""
     file = tmp_path / f"essays.{kind}"
     columns = {
@@ -112,6 +118,7 @@ def test_null_names_no_group_and_no_domain(tmp_path, kind):
         "y": [1.5, None, nan, 0],
     }
     if kind == "parquet":
+        pyarrow = request.getfixturevalue("pyarrow")
         pyarrow.parquet.write_table(pyarrow.table(columns), file)
     else:
         rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -142,6 +149,9 @@ def test_compressed_json_lines_are_read_and_a_cut_file_is_refused(tmp_path):
             with pytest.raises(BadSource, match="came whole"):
                 documents(f"jsonl:{file}")
         file.unlink()
+
+
+def test_json_lines_of_zstd_are_read_and_a_cut_file_is_refused(pyarrow, tmp_path):
     file = tmp_path / "a.jsonl.zst"
     with pyarrow.output_stream(str(file), compression="zstd") as stream:
         stream.write(b'{"text": "hello"}\n' * 50_000)
@@ -182,10 +192,7 @@ def test_a_missing_column_says_which_there_are(tmp_path):
         documents(f"jsonl:{tmp_path}/a.jsonl")
 
 
-def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
-    import pyarrow
-    import pyarrow.parquet
-
+def test_parquet_is_read_by_column_and_a_cut_file_is_refused(pyarrow, tmp_path):
     table = pyarrow.table({"text": ["a", "b"], "domain": ["x", "y"]})
     pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
     assert documents(f"parquet:{tmp_path}/a.parquet") == [Document("a", "x"), Document("b", "y")]
@@ -201,7 +208,7 @@ def test_parquet_is_read_by_column_and_a_cut_file_is_refused(tmp_path):
     assert "\n" not in str(error.value)
 
 
-def test_only_the_columns_that_are_asked_for_are_read(tmp_path, monkeypatch):
+def test_only_the_columns_that_are_asked_for_are_read(pyarrow, tmp_path, monkeypatch):
     """What else is in a file may be anything: times that Python has not, bytes, long numbers."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     latin = pyarrow.Array.from_buffers(
@@ -266,7 +273,7 @@ def test_a_row_that_cannot_be_read_is_named_or_left_out_and_counted(tmp_path, ki
     assert said in bad.first
 
 
-def test_values_of_parquet_that_cannot_be_read_are_named_or_left_out(tmp_path):
+def test_values_of_parquet_that_cannot_be_read_are_named_or_left_out(pyarrow, tmp_path):
     texts = pyarrow.array([b"one", b"caf\xe9", b"three", None])
     texts = pyarrow.Array.from_buffers(pyarrow.string(), 4, texts.buffers())
     pyarrow.parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
@@ -425,7 +432,7 @@ def test_the_toy_corpus_is_the_same_each_time_and_its_clusters_share_no_words():
     assert not words["toy_00"] & words["toy_01"]
 
 
-def test_a_data_set_of_the_hub_is_streamed(tmp_path, monkeypatch):
+def test_a_data_set_of_the_hub_is_streamed(pyarrow, tmp_path, monkeypatch):
     pytest.importorskip("datasets", reason="the extra `datasets` is not installed")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     folder = tmp_path / "tales"  # `datasets` takes a folder for a name, so no network is needed
@@ -438,7 +445,7 @@ def test_a_data_set_of_the_hub_is_streamed(tmp_path, monkeypatch):
         documents(f"hf:{folder}?split=absent")
 
 
-def test_a_domain_of_bytes_is_their_text(tmp_path):
+def test_a_domain_of_bytes_is_their_text(pyarrow, tmp_path):
     rows = {"text": ["one", "two"], "domain": [b"caf\xc3\xa9", b"caf\xe9"]}
     file = tmp_path / "rows.parquet"
     pyarrow.parquet.write_table(pyarrow.table(rows), file)

@@ -43,6 +43,12 @@ def test_the_ranges_are_those_of_the_project():
     assert import_names(others) - not_imported == NOT_FOR_SERVING
 
 
+def test_the_plain_tests_need_what_training_needs_but_for_pyarrow():
+    """It is a sixth of all that they would install. Tests of Parquet are skipped without it."""
+    training, tests = declared("train"), declared("test")
+    assert training.items() - tests.items() == {("pyarrow", training["pyarrow"])}
+
+
 @pytest.mark.slow
 def test_a_completion_is_served_without_any_other_package(tiny, bare, command_cache):
     server = Server(tiny.folder, command_cache, "--rows", "2", path=[bare.folder])

@@ -44,7 +44,7 @@ class Bare:
     """An environment with that wheel, without a checkout; libraries are those of this one."""
 
     def __init__(self, wheel: Path, folder: Path, cache: Path):
-        self.home, self.here = folder / "installed", folder / "here"
+        self.home, self.here, self.wheel = folder / "installed", folder / "here", wheel
         self.here.mkdir(parents=True)
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q"]
         flags = ["--no-deps", "--no-index", "--target", str(self.home)]
@@ -57,8 +57,10 @@ class Bare:
         }
 
     def python(self, *arguments: str) -> str:
-        """What Python prints, started in an empty folder."""
-        command = [sys.executable, *arguments]
+        return self.run(sys.executable, *arguments)
+
+    def run(self, *command: str) -> str:
+        """What a command prints, started in an empty folder."""
         ended = subprocess.run(
             command, cwd=self.here, env=self._environment, capture_output=True, text=True
         )
@@ -81,6 +83,14 @@ def test_its_version_says_the_commit_that_it_was_built_from(bare, checkout):
     assert f"(commit {commit})" in bare.dipaco("--version")
     where = bare.python("-c", "import dipaco; print(dipaco.__file__)")
     assert Path(where.strip()).is_relative_to(bare.home)
+
+
+def test_its_command_starts_and_an_index_would_take_it(bare):
+    """`uvx --from WHEEL dipaco` starts this command, in an environment with all that it needs."""
+    ended = bare.run(str(bare.home / "bin" / "dipaco"), "--version")
+    assert ended == bare.dipaco("--version")
+    pytest.importorskip("twine", reason="twine, of the extra `test-all`, is not installed")
+    assert "PASSED" in bare.python("-m", "twine", "check", "--strict", str(bare.wheel))
 
 
 def test_it_trains_a_shipped_config_by_name_and_a_copy_of_one(bare):
