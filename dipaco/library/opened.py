@@ -76,7 +76,8 @@ def compare(a: "OpenedRun | Path | str", b: "OpenedRun | Path | str") -> Compari
     """The tables of two finished runs, row by row, and the settings in which they differ.
 
     Raises:
-      RunUnfinished, and the errors of `open` for a folder.
+      RunUnfinished: a run is not finished yet.
+      NoSuchRun, RunOfOtherVersion: a folder has no run that can be read.
     """
     with contextlib.ExitStack() as stack:
         runs = [
