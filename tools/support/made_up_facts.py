@@ -125,7 +125,7 @@ def slice_done(step: str, number: int) -> SliceDone:
         stage="route" if step == "features" else "prepare",
         step=step,
         slice=number,
-        artifacts={"made": receipt(step, number)},
+        artifacts={"texts" if step == "read" else "made": receipt(step, number)},
         summary={"documents": number},
         seconds=1.5,
     )
