@@ -9,6 +9,7 @@ import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -93,11 +94,24 @@ class PostgreSQLServer:
             wait_until_it_listens(self._process, self.port, self._address)
 
     def kill(self) -> None:
-        """SIGKILL: no client is told, and nothing more is written."""
+        """SIGKILL: no client is told, and nothing more is written. Its own processes are ended too,
+        since a new server does not start beside them.
+        """
         assert self._process is not None
+        pid = self._process.pid
+        listed = Path(f"/proc/{pid}/task/{pid}/children")
+        children = listed.read_text().split() if listed.exists() else []
         self._process.kill()
         self._process.wait()
         self._process = None
+        for child in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(child), signal.SIGKILL)
+        deadline = time.monotonic() + 5  # In some containers nobody reaps them.
+        while any(Path(f"/proc/{child}").exists() for child in children):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.01)
 
     def stop(self) -> None:
         if self._process is not None:
