@@ -376,21 +376,29 @@ def test_a_kernel_does_no_operations_of_blocks_that_its_mask_leaves_out():
         assert found == pytest.approx(products * product, rel=1e-3)
 
 
+@pytest.fixture
+def compiler(monkeypatch):
+    """The one for TPUs, whose variables are put back."""
+    pytest.importorskip("libtpu")
+    for variable in compiled.ONLY_COMPILES:
+        monkeypatch.setenv(variable, "")
+
+
 @pytest.mark.contract
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.parametrize("name", [each for each, kind in KINDS.items() if kind.least])
 def test_the_compiler_knows_as_many_devices_as_a_slice_of_each_kind_has(name):
-    pytest.importorskip("libtpu")
     assert len(compiled.devices_of(named(name))) == named(name).number
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("compiler")
 @pytest.mark.timeout(1800)  # a minute or two of compiling, on machines that may be busy
 @pytest.mark.parametrize(("name", "use"), [("v5e:2x4", 0.70), ("v6e:2x2", 0.30)])
 def test_the_papers_step_in_its_widths_fits_the_devices_that_its_config_names(name, use):
     """Two of its blocks. Another keeps its parameters, their moments and gradient, its input, and
     attention's values and results, whose heads are filled up to 128 values.
     """
-    pytest.importorskip("libtpu")
     device, paper = named(name), on_devices(load_config("paper_2x4"), named(name).number)
     model = dataclasses.replace(paper.model, num_layers=2)
     levels = (Level(name="all", parts=part_names(model)),)
