@@ -88,15 +88,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     start.add_argument(
         "--codec",
-        choices=("none", "float16", "int8"),
+        choices=("none", "int8"),
         default="none",
         help="codec of gradients on the wire (default: none, float32)",
-    )
-    start.add_argument(
-        "--state-codec",
-        choices=("none", "float16", "int8"),
-        default="none",
-        help="codec of the state for newcomers (default: none); with one, only backbones send it",
     )
     start.add_argument(
         "--delayed-updates",
@@ -290,7 +284,6 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         length=config.data.length,
         block_rows=options.block_rows or max(1, config.inner.batch_size // 32),
         codec=options.codec,
-        state_codec=options.state_codec,
         delayed_updates=options.delayed_updates,
     )
 

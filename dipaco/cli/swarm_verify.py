@@ -88,10 +88,8 @@ def verified(opened: "Run", path: int) -> Verified:
 
 
 def _tolerated(opened: "Run", options: dict[str, str]) -> float:
-    from dipaco.swarm.planning.checks import TOLERANCES, tolerance_of
+    from dipaco.swarm.planning.checks import TOLERANCES
 
-    dtype, state_codec = opened.config.model.compute_dtype, options.get("--state-codec", "none")
-    tolerance = tolerance_of(dtype, state_codec)
-    if tolerance != TOLERANCES["float32"]:
-        return tolerance.distance
+    if (dtype := opened.config.model.compute_dtype) != "float32":
+        return TOLERANCES[dtype].distance
     return INT8_DISTANCE if options.get("--codec") == "int8" else DISTANCE

@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.training import state_bytes
+from dipaco.swarm.training import state_holder
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_rig import COMPUTE, Slow, issue, wire_of
 
@@ -20,7 +20,7 @@ CHUNK_BYTES = 1 << 10  # of a state: many, and not one
 def main(folder: Path, compiled: str, **settings) -> None:
     jax.config.update("jax_compilation_cache_dir", compiled)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    state_bytes.CHUNK_BYTES = CHUNK_BYTES
+    state_holder.CHUNK_BYTES = CHUNK_BYTES
     asyncio.run(take_part(folder, **settings))
 
 

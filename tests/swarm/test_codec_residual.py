@@ -12,15 +12,15 @@ from dipaco.swarm.training.slices import rounding
 
 SUM = np.array([1.0, 1.0001, 3.00001], np.float32)
 SLICES = (Slice(start=0, stop=3, reducer="bo/1", address="bo"),)
-LOST = rounding("float16", SLICES, SUM)
+LOST = rounding("int8", SLICES, SUM)
 
 
-def plan(number, codec="float16"):
+def plan(number, codec="int8"):
     return SimpleNamespace(number=number, codec=codec)
 
 
 def closed(round_number):
-    return SimpleNamespace(round_number=round_number, codec="float16", slices=SLICES)
+    return SimpleNamespace(round_number=round_number, codec="int8", slices=SLICES)
 
 
 @pytest.mark.parametrize("is_late", [False, True])

@@ -4,20 +4,18 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.errors import BadMessage
-from dipaco.swarm.network.codecs import CODECS, OF_MOMENTS, codec_of
+from dipaco.swarm.network.codecs import CODECS, codec_of
 from dipaco.swarm.network.messages import Slice
 from dipaco.swarm.training.slices import rounding
 
-EVERY = {codec.name: codec for codec in (*CODECS.values(), *OF_MOMENTS.values())}
-ERROR_TO_LARGEST = {"none": 0.0, "float16": 2**-11, "int8": 1 / 254, "bfloat16": 2**-8}
-ERROR_TO_LARGEST["float8"] = 2**-3
+ERROR_TO_LARGEST = {"none": 0.0, "int8": 1 / 254}
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CODECS)
 @pytest.mark.parametrize("scale", [1e-8, 1.0, 1e6])
 def test_values_come_back_within_the_codecs_error(name, scale):
     values = (scale * np.random.default_rng(0).normal(size=1000)).astype(np.float32)
-    codec = EVERY[name]
+    codec = CODECS[name]
     sent = codec.encode(values)
     got = codec.decode(sent, 1000)
     assert got.dtype == np.float32
@@ -26,30 +24,18 @@ def test_values_come_back_within_the_codecs_error(name, scale):
     assert len(sent) == codec.num_bytes(1000)
 
 
-@pytest.mark.parametrize("name", ["bfloat16", "float8"])
-def test_moments_of_any_size_keep_their_size_and_only_zero_becomes_zero(name):
-    values = np.float32(10.0) ** np.arange(-14, -3, dtype=np.float32)
-    codec = EVERY[name]
-    for signed in (values, -values):
-        got = codec.decode(codec.encode(signed), len(signed))
-        assert (np.sign(got) == np.sign(signed)).all()
-        large = values >= 1e-9 if name == "float8" else values > 0
-        np.testing.assert_allclose(got[large], signed[large], rtol=0.13)
-        assert (np.abs(got) >= 0.85 * values).all()  # else a step would be too long
-
-
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CODECS)
 def test_zeros_and_empty_arrays_come_back(name):
-    codec = EVERY[name]
+    codec = CODECS[name]
     for values in (np.zeros(300, np.float32), np.zeros(0, np.float32)):
         np.testing.assert_array_equal(codec.decode(codec.encode(values), len(values)), values)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", CODECS)
 def test_a_message_that_is_cut_short_is_refused(name):
-    sent = EVERY[name].encode(np.ones(300, np.float32))
+    sent = CODECS[name].encode(np.ones(300, np.float32))
     with pytest.raises(BadMessage, match="bytes of values"):
-        EVERY[name].decode(sent[:-1], 300)
+        CODECS[name].decode(sent[:-1], 300)
 
 
 def test_an_infinity_survives_the_codec_so_that_checks_see_it():
@@ -62,8 +48,7 @@ def test_an_unknown_codec_is_refused():
         codec_of("pickle")
 
 
-@pytest.mark.parametrize("codec", ["int8", "float16"])
-def test_with_error_feedback_nothing_is_lost_over_many_steps(codec):
+def test_with_error_feedback_nothing_is_lost_over_many_steps():
     """Values far below the largest of their block: alone, eight bits make them zero for ever."""
     rng = np.random.default_rng(0)
     gradient = (1e-4 * rng.standard_normal(600)).astype(np.float32)
@@ -72,8 +57,8 @@ def test_with_error_feedback_nothing_is_lost_over_many_steps(codec):
     residual, total, count = np.zeros(600, np.float32), np.zeros(600), 200
     for _ in range(count):
         sent = gradient + residual
-        residual = rounding(codec, slices, sent)
+        residual = rounding("int8", slices, sent)
         total += sent - residual  # what arrives
     assert np.abs(total / count - gradient).max() < 1.1 / 127 / count
-    without = np.abs(rounding(codec, slices, gradient)).max()
-    assert codec != "int8" or without > 2 * np.abs(total / count - gradient).max()
+    without = np.abs(rounding("int8", slices, gradient)).max()
+    assert without > 2 * np.abs(total / count - gradient).max()

@@ -15,7 +15,6 @@ from tests.support.swarm_rig import SETTINGS
 OTHERS = {
     "`--block-rows` is 4 here and 2 there": {"block_rows": 4},
     "`--codec` is int8 here and none there": {"codec": "int8"},
-    "`--state-codec` is float16 here and none there": {"state_codec": "float16"},
     "`--delayed-updates` is on here and off there": {"delayed_updates": True},
 }
 

@@ -354,7 +354,7 @@ async def test_a_wrong_gradient_is_found_before_it_counts(group):
 
 async def test_what_a_codec_loses_is_added_once():
     """Each round has the rest of the one before it, also where it begins at once."""
-    async with Late(dataclasses.replace(LATE, codec="float16")) as group:
+    async with Late(dataclasses.replace(LATE, codec="int8")) as group:
         ana, _ = await group.join("ana"), await group.join("bo")
         sent, lost = [], []
         added_to = ana._residual.added_to

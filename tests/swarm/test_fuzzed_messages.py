@@ -30,7 +30,6 @@ BODIES = {
         known=-1,
         leader="",
         steps_taken=0,
-        is_exact=True,
         bytes_up=1,
         bytes_down=1,
         up_bytes_per_second=1e6,
@@ -42,7 +41,7 @@ BODIES = {
         wants_more=True,
         done=(messages.BlockResult(block=0, loss=1.0, targets=46.0),),
     ),
-    "manifest": messages.ManifestRequest(codec="none"),
+    "manifest": messages.ManifestRequest(),
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
     "leave": messages.LeaveRequest(),
@@ -56,7 +55,7 @@ BODIES = {
     "slice_mean": messages.SliceRequest(**ROUND),
     "part": messages.SliceRequest(sender="eve/1", **ROUND),
     "arrived": messages.ArrivedRequest(round_number=1),
-    "chunk": messages.ChunkRequest(step=0, lineage="root", codec="none", number=0),
+    "chunk": messages.ChunkRequest(step=0, lineage="root", number=0),
 }
 
 

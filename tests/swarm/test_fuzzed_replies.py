@@ -13,8 +13,8 @@ import pytest
 from dipaco.swarm.leading.rounds import RoundFailed
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.network.addresses import parse
+from dipaco.swarm.training.compute import CHUNK_BYTES
 from dipaco.swarm.training.slices import Reducer
-from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 from dipaco.swarm.training.state_download import fetch_held_state
 from dipaco.swarm.training.sum_sketch import BUCKETS, sketch_of
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
@@ -189,7 +189,7 @@ async def test_damaged_states_of_another_backbone_are_not_taken(rng):
     async with WithEve("held", rng, role="backbone") as it:
         group = it.group
         group.holder.pin(0)
-        packed = await group.holder.pinned_bytes(0, "root", "none")
+        packed = await group.holder.pinned_bytes(0, "root")
         manifest = messages.StateManifest(
             origin="test",
             step=0,

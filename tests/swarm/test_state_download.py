@@ -44,7 +44,7 @@ def fetched(donor, *steps):
     """
     said = []
     holder = SimpleNamespace(compute=object(), state=None)
-    download = StateDownload(donor, holder, "none", said.append)
+    download = StateDownload(donor, holder, said.append)
     for step in steps:
         assert not asyncio.run(download.fetch(donor.offers(step)))
     return said, download

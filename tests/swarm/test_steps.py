@@ -12,11 +12,10 @@ from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading import rounds
 from dipaco.swarm.leading.group import QUIET_SECONDS
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
-from dipaco.swarm.network.messages import HeldStateRequest, ManifestRequest, StateManifest
+from dipaco.swarm.network.messages import HeldStateRequest, StateManifest
 from dipaco.swarm.roles.leader import Leader
 from dipaco.swarm.roles.peer import STEP_SECONDS, Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
-from dipaco.swarm.training.state_bytes import StateBytes
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
 from tests.support.swarm_clock import until
@@ -24,7 +23,6 @@ from tests.support.swarm_rig import (
     SETTINGS,
     Group,
     assert_replayed,
-    first_state,
     issue,
     largest_difference,
     plain_states,
@@ -101,7 +99,7 @@ async def test_a_restarted_backbone_fetches_the_state_that_another_holds(group):
     with pytest.raises(SwarmRefuses, match="nothing of that phase"):
         await ask(body=HeldStateRequest(origin="another phase"))
     manifest, _ = await ask(body=HeldStateRequest(origin="test"))
-    assert await StateDownload(wire, holder, "none", lambda _: None).fetch(manifest)
+    assert await StateDownload(wire, holder, lambda _: None).fetch(manifest)
     assert holder.position == group.holder.position
     assert holder.losses == group.holder.losses
     assert largest_difference(holder.state, group.holder.state) == 0.0
@@ -307,32 +305,9 @@ async def test_codecs_send_fewer_bytes_and_all_peers_stay_equal():
         assert mean_difference(plain_states(2)[-1], group.states[-1]) < 1e-2
 
 
-async def test_a_newcomer_fetches_a_state_in_fewer_bytes_and_is_no_donor_of_it():
-    async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
-        ana = await group.join("ana")
-        await group.steps(2)
-        bo = await group.join("bo")
-        await group.steps(2)
-        for late in (ana, bo):
-            await until(lambda late=late: late.holder.position == group.holder.position)
-            assert 0 < largest_difference(late.holder.state, group.holder.state) < 2e-2
-        assert size_of(StateBytes(first_state(), "int8")) < 0.28 * size_of(
-            StateBytes(first_state())
-        )
-        # The leader is the only donor, and its state is plain AdamW's within the two roundings.
-        ask = functools.partial(ana.wire.ask, ana.leader.address, within_seconds=9.0)
-        answer, _ = await ask("manifest", ManifestRequest(codec="none"), StateManifest)
-        assert answer.donors == (group.wire.address,)
-        assert mean_difference(plain_states(4)[-1], group.states[-1]) < 2e-2
-
-
 def mean_difference(a, b):
     """Of embeddings. AdamW's first steps are signs: that of a value near zero may change."""
     return np.mean(np.abs(a.parts["embed"]["table"] - b.parts["embed"]["table"]))
-
-
-def size_of(state):
-    return sum(len(state.chunk(number)) for number in range(state.num_chunks))
 
 
 async def test_a_newcomer_fetches_a_new_state_and_not_every_mean_since_an_old_one(group):

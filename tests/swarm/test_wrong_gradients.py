@@ -89,23 +89,6 @@ async def test_a_liar_that_is_faster_than_all_others_keeps_no_step_from_its_end(
     assert_replayed(group)
 
 
-async def test_who_has_fetched_a_state_in_fewer_bytes_is_no_liar_and_a_liar_is(monkeypatch):
-    """Its gradients are those at a state that is a rounding off; every one is checked."""
-    monkeypatch.setattr(checks, "MEAN_GAP", 1)
-    async with Group(dataclasses.replace(SETTINGS, state_codec="int8")) as group:
-        for name in ("ana", "bo"):
-            await group.join(name)
-            await group.steps(3)
-        await group.steps(4)
-        await asyncio.sleep(0.2)  # for checks beside the steps
-        assert group.leader.group.banned == {}
-        assert not [sentence for sentence in group.said if "differed" in sentence]
-        eve = await group.join("eve", kind=sending(CHANGES["negated"]), slow=0.01)
-        while not group.evidence:
-            await group.step()
-        assert list(group.leader.group.banned) == [eve.wire.name], group.said
-
-
 # --- checks by other volunteers ------------------------------------------------------------
 
 
@@ -230,7 +213,7 @@ def test_machines_that_differ_are_never_accused(gradients, num_values):
             assert not judge([one], FLOAT32).problem
 
 
-@pytest.mark.parametrize("codec", ["none", "float16", "int8"])
+@pytest.mark.parametrize("codec", ["none", "int8"])
 def test_what_a_codec_loses_is_no_lie_and_a_lie_shows_through_every_codec(gradients, codec):
     total, coded = sum(gradients[1:], gradients[0]), codec_of(codec)
     lost = total - coded.decode(coded.encode(total), len(total))
@@ -291,7 +274,7 @@ def test_a_doubt_makes_a_newcomer_of_anybody():
 class OneGradient:
     """Programs whose gradients are counted for as long as they are held."""
 
-    settings = SimpleNamespace(model=SimpleNamespace(compute_dtype="float32"), state_codec="none")
+    settings = SimpleNamespace(model=SimpleNamespace(compute_dtype="float32"))
 
     def __init__(self):
         self.made = []

@@ -61,11 +61,11 @@ async def step_until_banned(group, eve):
     ("codec", "lie", "why"),
     [
         ("none", lambda mean, parts: 1.01 * mean, r"1\.0(09|1)\d* times"),
-        ("float16", lambda mean, parts: -mean, r"-(1|0\.99\d*|1\.0\d*) times"),
+        ("none", lambda mean, parts: -mean, r"-(1|0\.99\d*|1\.0\d*) times"),
         ("int8", lambda mean, parts: 0 * mean, "0 times"),
         ("none", of_one_sender_twice, "not that of what the senders had committed|times"),
         ("int8", of_one_sender_twice, "not that of what the senders had committed|times"),
-        ("float16", noisy, "times what|not that"),
+        ("int8", noisy, "times what|not that"),
     ],
     ids=["scaled", "negated", "zero", "one sender twice", "the same in int8", "noisy"],
 )
@@ -130,7 +130,7 @@ def test_reducers_are_not_accused_by_a_machine_that_has_no_subnormal_numbers():
     assert not is_mean("none", mean, encode(np.array([1e-39, np.nan, 1.0], np.float32)))
 
 
-@pytest.mark.parametrize("codec", ["none", "float16", "int8"])
+@pytest.mark.parametrize("codec", ["none", "int8"])
 def test_a_mean_that_is_wrong_in_a_single_value_has_another_sketch_and_a_rounded_one_has_not(codec):
     """Of as many senders, whose parts all have gone through the codec."""
     rng, coded, count, senders = np.random.default_rng(0), codec_of(codec), 5000, ("ana", "bo")
@@ -145,7 +145,7 @@ def test_a_mean_that_is_wrong_in_a_single_value_has_another_sketch_and_a_rounded
     assert has_sketch(plan, part, coded.encode(mean), total)
     size = math.sqrt(size_of(of_parts[0]) / count)
     assert size == pytest.approx(1.0, rel=0.4)
-    off = {"none": 1e-4, "float16": 0.1, "int8": 3.0}[codec]
+    off = {"none": 1e-4, "int8": 3.0}[codec]
     for at in (0, 1234, count - 1):
         wrong = mean.copy()
         wrong[at] += off

@@ -32,12 +32,12 @@ from dipaco.swarm.network.streams import side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS
 from dipaco.swarm.planning.checks import (
     SHOWN,
+    TOLERANCES,
     CheckDraws,
     Compared,
     Evidence,
     Verdict,
     judge,
-    tolerance_of,
 )
 from dipaco.swarm.planning.track_records import holder_of
 from dipaco.swarm.training.compute import Compute
@@ -88,8 +88,7 @@ class GradientChecks:
     ):
         self._compute, self._group, self._sums = compute, group, sums
         self._on_withheld = on_withheld
-        settings = compute.settings
-        self._tolerance = tolerance_of(settings.model.compute_dtype, settings.state_codec)
+        self._tolerance = TOLERANCES[compute.settings.model.compute_dtype]
         self._rng = random.SystemRandom()
         self._draws = CheckDraws(self._rng)
         self.lent: dict[str, LentCheck] = {}  # keyed by the checker

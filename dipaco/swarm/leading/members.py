@@ -124,7 +124,6 @@ class GroupMember:
             and poll is not None
             and self.is_at(position)
             and poll.steps_taken > 0
-            and poll.is_exact
         )
 
     def link(self, *, sends: bool, can_reduce: bool, slowdown: float = 1.0) -> Link:

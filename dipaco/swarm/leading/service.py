@@ -38,8 +38,7 @@ from dipaco.swarm.network.messages import (
     WorkRequest,
 )
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
-from dipaco.swarm.training.compute import pack_rows
-from dipaco.swarm.training.state_bytes import CHUNK_BYTES
+from dipaco.swarm.training.compute import CHUNK_BYTES, pack_rows
 from dipaco.swarm.training.state_holder import StateHolder
 
 # A newcomer fetches at most so many means, if a newer state could be offered as well.
@@ -266,7 +265,6 @@ class LeaderService:
 
     async def _manifest(self, body: ManifestRequest, request: PeerRequest) -> PeerReply:
         self._member(request)
-        codec_of(body.codec)
         here, offered = self._holder, self._offered
         if offered is None or not self._is_still_offered(offered):
             here.pin(here.step)
@@ -274,7 +272,7 @@ class LeaderService:
             offered, self._fetching = self._offer(), set()
         self._offered = offered
         self._fetching.add(request.sender)
-        return await self._with_digests(offered, body.codec), b""
+        return await self._with_digests(offered), b""
 
     def _is_still_offered(self, offered: StateManifest) -> bool:
         """True if a state is still offered to newcomers.
@@ -304,10 +302,10 @@ class LeaderService:
             raise SwarmRefuses(reason="nothing of that phase is held here")
         here.pin(here.step)
         offered = msgspec.structs.replace(self._offer(), donors=(self._wire.address or "",))
-        return await self._with_digests(offered, "none"), b""
+        return await self._with_digests(offered), b""
 
-    async def _with_digests(self, offered: StateManifest, codec: str) -> StateManifest:
-        packed = await self._holder.pinned_bytes(offered.step, offered.lineage, codec)
+    async def _with_digests(self, offered: StateManifest) -> StateManifest:
+        packed = await self._holder.pinned_bytes(offered.step, offered.lineage)
         digests = await asyncio.to_thread(lambda: packed.digests)
         return msgspec.structs.replace(offered, digests=digests)
 

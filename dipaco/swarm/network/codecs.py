@@ -1,30 +1,20 @@
-"""Codecs of gradients and state on the wire: whole float32, half, or eight bits.
+"""Codecs of gradients on the wire: whole float32, or eight bits.
 
 Sums are never taken of coded values: a receiver decodes to float32 and adds there.
 
 Eight bits are linear in blocks of 256 values, each with its own largest magnitude, so that one
 large value costs the precision of its neighbours only. The blocks are those of `outer.quantise`.
 The arithmetic is not: this multiplies by 127 / largest and that divides by largest / 127, which
-differs in the last bit, and all peers of a group must decode the same bits. float16 has one scale
-for the message, because summed gradients may lie outside of its range.
-
-AdamW's moments need range more than digits: a mean square that became zero would make the next step
-of its value as large as can be. They travel under one scale with sixteen bits, eight of them the
-exponent, or with eight bits, five of them the exponent. Only zero becomes zero.
+differs in the last bit, and all peers of a group must decode the same bits.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax.numpy as jnp
 import numpy as np
 
 from dipaco.outer.quantise import BLOCK, in_blocks, num_blocks
 from dipaco.swarm.errors import BadMessage
-
-_SHORT = jnp.float8_e5m2
-_LARGEST = np.float32(jnp.finfo(_SHORT).max)
-_SMALLEST = np.float32(jnp.finfo(_SHORT).smallest_subnormal)
 
 
 class WireCodec(NamedTuple):
@@ -53,21 +43,6 @@ def _decode_plain(content: bytes, num_values: int) -> np.ndarray:
     return _array(content, "<f4", num_values).astype(np.float32, copy=False)
 
 
-def _encode_half(values: np.ndarray) -> bytes:
-    scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
-    return scale.tobytes() + (values / scale).astype("<f2").tobytes()
-
-
-def _decode_half(content: bytes, num_values: int) -> np.ndarray:
-    scale = _array(content[:4], "<f4", 1)[0]
-    return _array(content[4:], "<f2", num_values).astype(np.float32) * scale
-
-
-def _half_rounding(content: bytes, num_values: int) -> np.ndarray:
-    scale = float(_array(content[:4], "<f4", 1)[0])
-    return 2.0**-11 * np.abs(_decode_half(content, num_values)) + 2.0**-25 * abs(scale)
-
-
 def _encode_bytes(values: np.ndarray) -> bytes:
     blocks = in_blocks(values)
     scale = np.max(np.abs(blocks), axis=1, initial=0.0).astype("<f4")
@@ -88,26 +63,6 @@ def _byte_rounding(content: bytes, num_values: int) -> np.ndarray:
     return np.repeat(np.abs(scale).astype(np.float64) / 254.0, BLOCK)[:num_values]
 
 
-def _encode_range(values: np.ndarray) -> bytes:
-    return np.asarray(values, jnp.bfloat16).tobytes()
-
-
-def _decode_range(content: bytes, num_values: int) -> np.ndarray:
-    return _array(content, jnp.bfloat16, num_values).astype(np.float32)
-
-
-def _encode_short_range(values: np.ndarray) -> bytes:
-    scale = np.float32(np.max(np.abs(values), initial=0.0)) or np.float32(1.0)
-    scaled = values / scale * _LARGEST
-    least = np.copysign(np.maximum(np.abs(scaled), _SMALLEST), scaled)
-    return scale.tobytes() + np.where(scaled == 0, scaled, least).astype(_SHORT).tobytes()
-
-
-def _decode_short_range(content: bytes, num_values: int) -> np.ndarray:
-    scale = _array(content[:4], "<f4", 1)[0]
-    return _array(content[4:], _SHORT, num_values).astype(np.float32) * (scale / _LARGEST)
-
-
 def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
     expected = count * np.dtype(dtype).itemsize
     if len(content) != expected:
@@ -117,15 +72,7 @@ def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
 
 CODECS = {
     "none": WireCodec("none", _encode_plain, _decode_plain, lambda n: 4 * n),
-    "float16": WireCodec(
-        "float16", _encode_half, _decode_half, lambda n: 4 + 2 * n, _half_rounding
-    ),
     "int8": WireCodec(
         "int8", _encode_bytes, _decode_bytes, lambda n: 4 * num_blocks(n) + n, _byte_rounding
     ),
-}
-OF_MOMENTS = {  # keyed by the codec of the parameters
-    "none": CODECS["none"],
-    "float16": WireCodec("bfloat16", _encode_range, _decode_range, lambda n: 2 * n),
-    "int8": WireCodec("float8", _encode_short_range, _decode_short_range, lambda n: 4 + n),
 }

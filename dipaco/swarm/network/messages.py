@@ -18,7 +18,7 @@ NOT_YET = "that round is not known here yet: ask again"  # likewise
 
 
 class StatePosition(NamedTuple):
-    """Names the state that a peer holds. Equal positions mean equal states, if both are exact."""
+    """Names the state that a peer holds. Equal positions mean equal states."""
 
     origin: str  # names the phase and its first state
     step: int
@@ -211,7 +211,6 @@ class PollRequest(Positioned):
     known: int
     leader: str
     steps_taken: int  # steps with this group
-    is_exact: bool  # my state is the group's to the last bit
     bytes_up: int
     bytes_down: int
     up_bytes_per_second: float
@@ -330,8 +329,6 @@ class PastMeanRequest(PeerMessage):
 class ManifestRequest(PeerMessage):
     """I need the group's state. Reply: `StateManifest`."""
 
-    codec: str
-
 
 class HeldStateRequest(PeerMessage):
     """I am a backbone that is to lead; you may be further in this phase. Reply: `StateManifest`."""
@@ -353,7 +350,6 @@ class ChunkRequest(PeerMessage):
 
     step: int
     lineage: str
-    codec: str
     number: int
 
 

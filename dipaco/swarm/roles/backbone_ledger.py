@@ -28,7 +28,6 @@ def options_of(settings: GroupSettings) -> dict[str, str]:
     return {
         "--block-rows": str(settings.block_rows),
         "--codec": settings.codec,
-        "--state-codec": settings.state_codec,
         "--delayed-updates": "on" if settings.delayed_updates else "off",
     }
 

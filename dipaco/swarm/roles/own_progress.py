@@ -42,7 +42,7 @@ def why_no_rows(reply: WorkReply) -> str:
 def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:
     """Explains a `--megabits` limit to a volunteer of this group."""
     values = num_parameters(settings.model)
-    state_seconds = 3 * codec_of(settings.state_codec).num_bytes(values) / bytes_per_second
+    state_seconds = 12 * values / bytes_per_second
     step_seconds = 2 * codec_of(settings.codec).num_bytes(values) / bytes_per_second
     return (
         f"at {bytes_per_second / 125_000:g} Mbit/s the state comes in {state_seconds:,.0f} s, and "

@@ -46,12 +46,8 @@ STEP_SECONDS = 0.3
 
 
 class Peer:
-    """One session with a group.
-
-    Args:
-      state_codec: the codec of the state that it fetches. A peer that may come to lead needs
-        "none".
-      bytes_per_second: the speed of its link that the leader is told; 0 = unknown.
+    """One session with a group. `bytes_per_second`: its link's speed that the leader is told; 0 =
+    unknown.
     """
 
     computes = False  # true if it computes gradients
@@ -62,12 +58,11 @@ class Peer:
         backbones: tuple[str, ...],
         holder: StateHolder,
         *,
-        state_codec: str = "none",
         bytes_per_second: float = 0.0,
         say: Callable[[str], None] = lambda sentence: None,
     ):
         self.wire, self.holder, self._say = wire, holder, say
-        self._state_codec, self._bytes_per_second = state_codec, bytes_per_second
+        self._bytes_per_second = bytes_per_second
         self.leader = LeaderConnection(wire, backbones, say)
         self.group_state: GroupState | None = None
         self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
@@ -78,7 +73,7 @@ class Peer:
         self.lost: str | None = None  # the same address, if its next reply did not arrive
         self.last_senders: frozenset[str] = frozenset()  # senders of the last announced round
         self._reply_seconds = Durations()  # durations of short requests to the leader
-        self._download = StateDownload(wire, holder, state_codec, say)
+        self._download = StateDownload(wire, holder, say)
         self._sender = PartSender(wire, holder.reducer, self.leader, say)
         self._means = RoundMeans(
             wire, holder.reducer, self.leader, self._sender, self._reply_seconds
@@ -175,7 +170,6 @@ class Peer:
             **holder.position._asdict(),
             before="" if holder.before is None else holder.before.lineage,
             steps_taken=holder.steps_taken,
-            is_exact=holder.is_exact,
             bytes_up=meter.bytes_up,
             bytes_down=meter.bytes_down,
             up_bytes_per_second=meter.up.per_second,
@@ -311,7 +305,7 @@ class Peer:
             manifest, _ = await self.wire.ask(
                 self.leader.address,
                 "manifest",
-                ManifestRequest(codec=self._state_codec),
+                ManifestRequest(),
                 StateManifest,
                 within_seconds=60.0,
                 from_backbone=True,

@@ -59,7 +59,6 @@ class Volunteer(Peer):
             wire,
             backbones,
             holder,
-            state_codec=holder.compute.settings.state_codec,
             bytes_per_second=bytes_per_second,
             say=say,
         )

@@ -24,8 +24,8 @@ from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.loss import next_is_target
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.messages import digest
-from dipaco.swarm.training.state_bytes import CHUNK_BYTES
 
+CHUNK_BYTES = 1 << 20  # of a state
 COLUMNS = ("tokens", "segments", "positions")
 
 
@@ -38,7 +38,6 @@ class GroupSettings:
     length: int  # tokens in a row
     block_rows: int  # rows in a block
     codec: str = "none"  # codec of gradients
-    state_codec: str = "none"  # codec of the state that volunteers fetch
     delayed_updates: bool = False  # gradients are at predicted parameters, one step late
 
     def to_json(self) -> str:

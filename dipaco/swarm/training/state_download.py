@@ -21,8 +21,7 @@ from dipaco.swarm.network.messages import (
     digest,
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
-from dipaco.swarm.training.state_bytes import StateBytes, state_from_bytes
-from dipaco.swarm.training.state_holder import StateHolder
+from dipaco.swarm.training.state_holder import StateBytes, StateHolder, state_from_bytes
 
 CONCURRENT_CHUNKS = 4
 CHUNK_SECONDS = 30.0  # limit for each chunk to begin to arrive
@@ -32,8 +31,8 @@ MISSED_STATES = 2  # so many are missed before the link is said to be too slow
 class StateDownload:
     """Fills a holder with the group's state."""
 
-    def __init__(self, wire: Wire, holder: StateHolder, codec: str, say: Callable[[str], None]):
-        self._wire, self._holder, self._codec, self._say = wire, holder, codec, say
+    def __init__(self, wire: Wire, holder: StateHolder, say: Callable[[str], None]):
+        self._wire, self._holder, self._say = wire, holder, say
         self._chunks: dict[bytes, bytes] = {}  # digest -> chunk
         # the state that was fetched last, if not whole
         self._incomplete: StatePosition | None = None
@@ -60,9 +59,8 @@ class StateDownload:
             self._incomplete = manifest.position
             return False
         content = b"".join(chunk for chunk in chunks if chunk is not None)
-        state = state_from_bytes(content, self._codec, compute.state_like)
-        is_exact = self._codec == "none"
-        self._holder.set_state(state, manifest.position, list(manifest.losses), is_exact=is_exact)
+        state = state_from_bytes(content, compute.state_like)
+        self._holder.set_state(state, manifest.position, list(manifest.losses))
         self._chunks, self._incomplete, self._missed = {}, None, 0
         megabytes = num_missing * manifest.chunk_bytes / 1e6
         self._say(f"has the state of step {manifest.step} ({megabytes:.1f} MB fetched)")
@@ -85,9 +83,9 @@ class StateDownload:
 
     def _own_chunks(self) -> dict[bytes, bytes]:
         """Chunks of the state that this peer holds, by digest."""
-        if self._holder.state is None or not self._holder.is_exact:
+        if self._holder.state is None:
             return {}
-        own = StateBytes(jax.device_get(self._holder.state), self._codec)
+        own = StateBytes(jax.device_get(self._holder.state))
         return {digest(chunk): bytes(chunk) for chunk in map(own.chunk, range(own.num_chunks))}
 
     async def _fetch_chunks(
@@ -97,9 +95,7 @@ class StateDownload:
         while missing and donors:
             number, known = missing.pop()
             donor = random.choice(donors)
-            body = ChunkRequest(
-                step=manifest.step, lineage=manifest.lineage, codec=self._codec, number=number
-            )
+            body = ChunkRequest(step=manifest.step, lineage=manifest.lineage, number=number)
             try:
                 _, content = await self._wire.ask(
                     donor, "chunk", body, Ack, within_seconds=CHUNK_SECONDS
@@ -144,7 +140,7 @@ async def fetch_held_state(
             found.append(manifest)
     for manifest in sorted(found, key=lambda one: one.step, reverse=True):
         if manifest.origin == origin and steps[0] <= manifest.step <= steps[1]:
-            download = StateDownload(wire, holder, "none", say)
+            download = StateDownload(wire, holder, say)
             with contextlib.suppress(*PEER_ERRORS):
                 if await download.fetch(manifest):
                     return

@@ -1,6 +1,11 @@
-"""A peer's state, its steps and its bytes for newcomers, and the peer's replies as a reducer."""
+"""A peer's state, its steps and its bytes for newcomers, and the peer's replies as a reducer.
+
+A state travels in chunks that are known by digest: from several donors, and a newcomer does not
+fetch those that it has. (AdamW's moments are the same before and after an outer step.)
+"""
 
 import asyncio
+import functools
 import math
 from typing import Any, NamedTuple
 
@@ -19,16 +24,53 @@ from dipaco.swarm.network.messages import (
     ClosedStep,
     SliceRequest,
     StatePosition,
+    digest,
 )
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
-from dipaco.swarm.training.compute import Compute
+from dipaco.swarm.training.compute import CHUNK_BYTES, Compute
 from dipaco.swarm.training.slices import Reducer, SliceSum
-from dipaco.swarm.training.state_bytes import StateBytes
 
 # time for a round's plan to arrive before the asking peer must ask again
 UNKNOWN_ROUND_SECONDS = 5.0
 UNSENT_ROUND_SECONDS = 30.0  # the same before a payload would be sent in vain
 KEPT_STEPS = 16  # newcomers may fetch a state during so many steps
+
+
+class StateBytes:
+    """A state as one sequence of bytes, leaves in the order that all peers share."""
+
+    def __init__(self, state: PathState):
+        self._bytes = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(state))
+
+    @property
+    def num_chunks(self) -> int:
+        return -(-len(self._bytes) // CHUNK_BYTES)
+
+    def chunk(self, number: int) -> memoryview:
+        """Raises `BadMessage` if there is no such chunk."""
+        if not 0 <= number < self.num_chunks:
+            raise BadMessage(problem=f"there is no chunk {number}")
+        return memoryview(self._bytes)[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
+
+    @functools.cached_property
+    def digests(self) -> tuple[bytes, ...]:
+        return tuple(digest(self.chunk(number)) for number in range(self.num_chunks))
+
+
+def state_from_bytes(content: bytes, like: PathState) -> PathState:
+    """The inverse. `like` gives shapes and types. Raises `BadMessage`: there are too many or too
+    few bytes.
+    """
+    leaves, structure = jax.tree.flatten(like)
+    sizes = [leaf.size * leaf.dtype.itemsize for leaf in leaves]
+    if len(content) != sum(sizes):
+        raise BadMessage(problem=f"the state has {len(content)} bytes, expected {sum(sizes)}")
+    arrays, offset = [], 0
+    for leaf, size in zip(leaves, sizes, strict=True):
+        here = np.frombuffer(content, leaf.dtype, leaf.size, offset)
+        arrays.append(here.reshape(leaf.shape))
+        offset += size
+    return jax.tree.unflatten(structure, arrays)
 
 
 class Predicted(NamedTuple):
@@ -49,7 +91,6 @@ class StateHolder:
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
         self.origin, self.step, self.lineage = "", -1, ""
-        self.is_exact = True  # equal to the group's to the last bit
         self.losses: list[float] = []  # losses of this phase's steps
         self.steps_taken = 0  # steps with the group since the state was set
         # Used by delayed updates: the predicted result of the last step.
@@ -57,7 +98,7 @@ class StateHolder:
         self._predicted: Predicted | None = None  # predicted result of the next step
         self._predicting = asyncio.Lock()
         self._pinned: tuple[StatePosition, PathState] | None = None
-        self._pinned_bytes: dict[str, StateBytes] = {}  # keyed by codec
+        self._pinned_bytes: StateBytes | None = None
         self._packing = asyncio.Lock()
         wire.register("push", SliceRequest, self._push, admits=self._admit_push)
         wire.register("slice_mean", SliceRequest, self._slice_mean)
@@ -69,18 +110,11 @@ class StateHolder:
     def position(self) -> StatePosition:
         return StatePosition(self.origin, self.step, self.lineage)
 
-    def set_state(
-        self,
-        state: PathState,
-        position: StatePosition,
-        losses: list[float],
-        *,
-        is_exact: bool = True,
-    ) -> None:
+    def set_state(self, state: PathState, position: StatePosition, losses: list[float]) -> None:
         """Takes a state that was fetched, or given by the run."""
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = position
-        self.losses, self.steps_taken, self.is_exact = losses, 0, is_exact
+        self.losses, self.steps_taken = losses, 0
         self.before = self._predicted = None
 
     @property
@@ -136,7 +170,7 @@ class StateHolder:
         self.before, self._predicted = before, None
         self.step, self.lineage = closed.step + 1, closed.after
         if self._pinned is not None and self.step > self._pinned[0].step + KEPT_STEPS:
-            self._pinned, self._pinned_bytes = None, {}
+            self._pinned = self._pinned_bytes = None
         self.losses.append(closed.loss)
         self.steps_taken += 1
 
@@ -145,19 +179,19 @@ class StateHolder:
         if step != self.step or self.state is None:
             return
         if self._pinned is None or self._pinned[0][1:] != self.position[1:]:
-            self._pinned, self._pinned_bytes = (self.position, self.state), {}
+            self._pinned, self._pinned_bytes = (self.position, self.state), None
 
-    async def pinned_bytes(self, step: int, lineage: str, codec: str) -> StateBytes:
+    async def pinned_bytes(self, step: int, lineage: str) -> StateBytes:
         """Raises `BadMessage` if that state is not kept."""
         async with self._packing:
             if self._pinned is None or self._pinned[0][1:] != (step, lineage):
                 raise BadMessage(problem=f"the state of step {step} is not kept here")
             packed, state = self._pinned_bytes, self._pinned[1]
-            if codec not in packed:
-                packed[codec] = await asyncio.to_thread(
-                    lambda: StateBytes(jax.device_get(state), codec)
-                )
-            return packed[codec]
+            if packed is None:
+                packed = await asyncio.to_thread(lambda: StateBytes(jax.device_get(state)))
+                if self._pinned is not None and self._pinned[1] is state:
+                    self._pinned_bytes = packed
+            return packed
 
     async def _slice_sum(
         self, body: SliceRequest, within_seconds: float = UNKNOWN_ROUND_SECONDS
@@ -196,5 +230,5 @@ class StateHolder:
         return ArrivedReply(senders=self.reducer.arrived(body.round_number)), b""
 
     async def _chunk(self, body: ChunkRequest, _: PeerRequest) -> PeerReply:
-        packed = await self.pinned_bytes(body.step, body.lineage, body.codec)
+        packed = await self.pinned_bytes(body.step, body.lineage)
         return Ack(), packed.chunk(body.number)
