@@ -14,8 +14,6 @@ from dipaco.swarm.network import leader_connection
 from dipaco.swarm.network.messages import PathNeed
 from dipaco.swarm.roles import session
 from dipaco.swarm.roles.session import (
-    AVOIDED_SECONDS,
-    AvoidedAddresses,
     SessionConfig,
     run_session,
     wire_to,
@@ -133,16 +131,3 @@ async def test_a_session_that_was_refused_for_good_where_it_took_part_does_not_g
         joins(other, SwarmRefuses(reason="its sum is another"), has_joined=True)
         await refused_at_first(address, [], match="its sum is another")
     assert "join" not in asked
-
-
-def test_an_address_that_refused_is_moved_to_again_after_a_while_and_then_after_twice_as_long():
-    now = [0.0]
-    avoided = AvoidedAddresses(lambda: now[0])
-    assert NOWHERE not in avoided
-    for times in (1, 2, 4, 8):
-        avoided.note_error(NOWHERE)
-        now[0] += times * AVOIDED_SECONDS - 1.0
-        assert NOWHERE in avoided
-        assert "first:1" not in avoided
-        now[0] += 1.0
-        assert NOWHERE not in avoided

@@ -11,7 +11,7 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
 from dipaco.swarm.leading.rounds import RoundOutcome
-from dipaco.swarm.planning import track_records
+from dipaco.swarm.roles import backbone_watch
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import first_state, largest_difference, plain_states
@@ -19,7 +19,7 @@ from tests.support.swarm_rig import first_state, largest_difference, plain_state
 
 def leaves(lent, patch):
     """And from then on is missed in a moment."""
-    patch.setattr(track_records, "DESERTED_SECONDS", 0.3)
+    patch.setattr(backbone_watch, "DESERTED_SECONDS", 0.3)
     patch.setattr(service, "WAITING_SECONDS", 0.3)
     lent.leave()
 

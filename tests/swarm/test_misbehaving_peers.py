@@ -256,7 +256,7 @@ async def test_a_volunteer_that_rests_says_so_once_and_why(group):
     while not all(group.leader.group.active_members()[one.wire.name].counted for one in (ana, bo)):
         await group.step()
     for _ in range(2):
-        group.leader.group._active.note_failed(bo.wire.name, 60.0)
+        group.leader.group._suspensions.note_failed(bo.wire.name, time.monotonic(), 60.0)
     while bo.does != "is suspended":
         await asyncio.wait_for(group.step(), 10.0)
     await group.steps(3)

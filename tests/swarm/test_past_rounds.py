@@ -32,9 +32,9 @@ def test_a_reducer_that_failed_adds_up_again_after_rounds_of_which_more_are_left
 
 def test_a_round_that_goes_well_takes_a_failure_off_each_of_its_reducers():
     past = PastRounds()
-    past.unreliable = {"ana/1": 2, "bo/1": 1, "away/1": 3}
+    past.faults.update({"ana/1": 2, "bo/1": 1, "away/1": 3})
     past.note_good(["ana/1", "bo/1", "eve/1"], [])
-    assert past.unreliable == {"ana/1": 1, "away/1": 3}
+    assert past.faults == {"ana/1": 1, "away/1": 3}
 
 
 def test_a_holder_that_hides_a_part_twice_hardly_ever_adds_up_by_any_session():

@@ -37,17 +37,11 @@ def test_a_new_session_goes_on_where_the_last_was_and_another_machine_of_the_hol
     suspensions = Suspensions()
     suspensions.note_good("eve/other", 0.0)
     failed(suspensions, "eve/1", FAILED_ROUNDS)
+    suspensions.note_joined("eve/2", {"eve/other"}, 0.0)
     assert suspensions.is_suspended("eve/2", 0.0)
     assert failed(suspensions, "eve/2", 1) == [SUSPENSION_FACTOR * 4.0]
     assert not suspensions.is_suspended("eve/other", 0.0)
     assert not suspensions.is_suspended("bo/1", 0.0)
-
-
-def test_if_all_that_compute_are_suspended_none_is():
-    suspensions, members = Suspensions(), {"ana/1": 1, "eve/1": 2, "adds/1": 3}
-    failed(suspensions, "eve/1", FAILED_ROUNDS)
-    assert suspensions.active(members, {"ana/1", "eve/1"}, 0.0) == {"ana/1": 1, "adds/1": 3}
-    assert suspensions.active(members, {"eve/1"}, 0.0) == members
 
 
 def test_what_a_holders_old_sessions_did_is_made_good_by_its_new_one():

@@ -1,29 +1,10 @@
-"""When a swarm has its path: on a clock of the test's own."""
+"""When a volunteer counts, and who is left alone after a fault: on a clock of the test's own."""
 
-from dipaco.swarm.planning.track_records import (
-    DESERTED_SECONDS,
-    FORGET_SECONDS,
-    IDLE_SECONDS,
-    IdleVolunteers,
-    VolunteersSeen,
-    idle_limit_seconds,
-)
-
-
-def test_a_path_is_the_swarms_from_the_first_volunteer_until_a_minute_after_the_last():
-    seen = VolunteersSeen()
-    assert not seen.look(0, 5.0), "none has come yet"
-    assert seen.look(2, 100.0)
-    assert seen.look(0, 100.0 + DESERTED_SECONDS)
-    assert not seen.look(0, 101.0 + DESERTED_SECONDS)
-    assert not seen.look(0, 1e6)
-    assert seen.look(1, 1e6 + 1)
-    assert DESERTED_SECONDS <= 90, "with a worker's heartbeat, within two minutes"
+from dipaco.swarm.planning.track_records import IDLE_SECONDS, IdleVolunteers, LeftAlone
 
 
 def seen(idle, now, has_rows=True, **useful):
-    idle.look(useful, has_rows, now, dict.fromkeys(useful, idle_limit_seconds(0.0)))
-    return set(idle.sessions)
+    return idle.look(useful, has_rows, now, dict.fromkeys(useful, 0.0))
 
 
 def test_a_volunteer_of_which_no_block_comes_counts_for_half_an_hour_and_then_not_until_one_does():
@@ -60,15 +41,24 @@ def test_one_that_was_found_idle_counts_again_after_a_while_and_then_after_twice
     assert not seen(idle, now + IDLE_SECONDS + 60.0), "a block of it has come since"
 
 
-def test_a_session_that_does_not_come_back_is_forgotten():
-    idle = IdleVolunteers()
-    for number in range(100):
-        seen(idle, 1000.0 * number, **{f"ana{number}": float("-inf")})
-    seen(idle, 1e5 + FORGET_SECONDS)
-    seen(idle, 2e5 + FORGET_SECONDS)
-    assert not idle._seen
-
-
 def test_a_slow_machine_has_the_time_that_a_block_takes_it():
-    assert idle_limit_seconds(10.0) == IDLE_SECONDS
-    assert idle_limit_seconds(9000.0) == 9000.0
+    idle, slow = IdleVolunteers(), {"ana": float("-inf")}
+    for now in (0.0, 9000.0, 9001.0):
+        found = idle.look(slow, True, now, {"ana": 9000.0})
+    assert found == {"ana"}
+    assert not idle.look(slow, True, 9001.0 + IDLE_SECONDS, {"ana": 9000.0})
+
+
+def test_one_is_left_alone_for_longer_after_each_fault_and_forgotten_in_the_end():
+    left, now = LeftAlone(10.0, 60.0), 0.0
+    for seconds in (10.0, 20.0, 40.0, 60.0, 60.0):
+        left.note_fault("ana", now)
+        assert left.now(now + seconds - 1.0) == {"ana"}
+        assert not left.now(now + seconds)
+        now += seconds
+    left.forgive("ana")
+    left.note_fault("ana", now)
+    assert not left.now(now + 10.0), "it was reached since"
+    for number in range(100):
+        left.note_fault(f"bo{number}", now + 10.0 * number)
+    assert len(left._until) < 10

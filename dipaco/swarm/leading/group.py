@@ -14,7 +14,7 @@ from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
 from dipaco.swarm.leading.members import (
-    ActiveMembers,
+    SECONDS_AT_STAKE,
     GroupMember,
     kind_of,
     locked_sentence,
@@ -25,6 +25,7 @@ from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
 from dipaco.swarm.planning.checks import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
+from dipaco.swarm.planning.track_records import Suspensions
 from dipaco.swarm.training.compute import GroupSettings
 
 CHECK_SECONDS = 0.1  # between two looks at the members
@@ -63,7 +64,9 @@ class SwarmGroup:
         self._certificates: dict[str, Certificate] = {}  # includes members that left the step
         self.rows = StepRows(-1, ())  # rows of the present step
         self.next_rows: StepRows | None = None  # used by delayed updates
-        self._active = ActiveMembers()
+        self._suspensions = Suspensions()
+        self._step_seconds = 0.0  # duration of the last closed step
+        self._resumed_at = time.monotonic()  # when the step began, or its last round failed
         self.changed = asyncio.Event()  # set by the ledger or the members
         self._has_woken, self._adoption_ends = False, 0.0
         self._to_bring: set[str] = set()  # known peers that may still bring sums
@@ -105,6 +108,7 @@ class SwarmGroup:
 
     def _begin(self, rows: StepRows) -> None:
         self.rows, self.next_rows, self._has_woken = rows, None, False
+        self._resumed_at = time.monotonic()
         self._certificates = {name: one.certificate for name, one in self.members.items()}
 
     @property
@@ -126,7 +130,7 @@ class SwarmGroup:
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """A peer joins. Blocks that it had before under this name are free again."""
         self._drop(name)
-        self._active.note_joined(name, self.members)
+        self._suspensions.note_joined(name, self.members.keys(), time.monotonic())
         self.members[name] = GroupMember(name, certificate, join_request)
         self._certificates[name] = certificate
         self.departed.pop(name, None)
@@ -164,7 +168,8 @@ class SwarmGroup:
         `counts`: true if repeated failures suspend it.
         """
         self.rows.failed.add(name)
-        if counts and (rest := self._active.note_failed(name, self.rows.seconds)):
+        self._resumed_at = now = time.monotonic()
+        if counts and (rest := self._suspensions.note_failed(name, now, self.rows.seconds)):
             self._say(f"{name} held up rounds: no rows for {rest:.0f} s where others compute")
         self.remove(name, reason)
 
@@ -188,7 +193,6 @@ class SwarmGroup:
         """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
-        self._active.look(self.members, self.ledger)
         for rows in self.open_rows:
             for name, blocks in rows.ledger.expire(time.monotonic()).items():
                 self._say(f"{name} is late with {len(blocks)} blocks; others get them")
@@ -228,8 +232,21 @@ class SwarmGroup:
         return self._has_woken
 
     def active_members(self) -> Mapping[str, GroupMember]:
-        """The members that may have rows."""
-        return self._active.among(self.members)
+        """The members that may have rows: those that are not suspended, or all of them if none of
+        those computes. A member computes as long as its blocks arrive. One that hangs goes on
+        polling, and keeps its speed, and a step would wait for it.
+        """
+        now, members = time.monotonic(), self.members
+        is_suspended = self._suspensions.is_suspended
+        active = {name: one for name, one in members.items() if not is_suspended(name, now)}
+
+        def computes(one: GroupMember) -> bool:
+            # A block may be delayed by others of the same lease, and by the last step's mean.
+            limit = one.block_deadline_seconds + SECONDS_AT_STAKE + self._step_seconds
+            hangs = now - max(one.useful_at, self._resumed_at) > limit
+            return bool(one.seconds_per_block) and not hangs
+
+        return active if any(map(computes, active.values())) else members
 
     # --- rows ----------------------------------------------------------------------------------
 
@@ -323,8 +340,9 @@ class SwarmGroup:
 
     def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
         """A step is closed with these blocks of each peer."""
-        self._active.note_closed(blocks_by_peer, self.rows.seconds)
+        self._step_seconds = self.rows.seconds
         for name, blocks in blocks_by_peer.items():
+            self._suspensions.note_good(name, time.monotonic())
             if name in self.members:
                 self.members[name].counted += len(blocks)
 

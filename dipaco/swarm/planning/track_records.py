@@ -1,5 +1,5 @@
 """What the past says of members: who is suspended, who adds up nothing for a while, who is idle,
-and whether a path has volunteers at all. Time is any clock in seconds.
+and who is left alone after a fault. Time is any clock in seconds.
 
 A failed session is removed, joins again, and would get rows of the same step. After some failed
 rounds in a row it is suspended, for a multiple of the time it held up the step, at first ten. It
@@ -10,16 +10,15 @@ holder's sessions, and clears the records of those that are gone.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Collection, Mapping, Set
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 FAILED_ROUNDS = 2  # failed rounds in a row before a session is suspended
 # Length in times of the delay it caused. Each further failed round doubles it.
 SUSPENSION_FACTOR = 10.0
 # A suspension is longer only if a step was held up for a tenth of it.
 MAX_SUSPENSION_SECONDS = 3600.0
-
-_Member = TypeVar("_Member")
 
 
 class _Failures(NamedTuple):
@@ -41,13 +40,13 @@ class Suspensions:
         """A session joins beside these members. It inherits the records of its holder's sessions
         that are gone. Sessions that did not come back for `MAX_SUSPENSION_SECONDS` are forgotten.
         """
-        seen, holder = self._of(session), holder_of(session)
-        for one in self._seen.keys() - members - {session}:
-            its = self._seen[one]
-            if now_seconds > its.until_seconds + MAX_SUSPENSION_SECONDS:
-                del self._seen[one]
-            elif holder_of(one) == holder:
-                seen = _worst(seen, its)
+        of_holder = {one for one in self._seen if holder_of(one) == holder_of(session)}
+        among = {session} if session in self._seen else of_holder
+        among |= of_holder - members
+        seen = functools.reduce(_worst, map(self._of, among), _Failures())
+        for one in self._seen.keys() - members:
+            over = now_seconds > self._of(one).until_seconds + MAX_SUSPENSION_SECONDS
+            if over or one in of_holder:
                 del self._seen[one]
         self._seen[session] = seen._replace(until_seconds=max(seen.until_seconds, now_seconds))
 
@@ -78,22 +77,8 @@ class Suspensions:
         """True if the session is to get no rows while others do."""
         return now_seconds < self._of(session).until_seconds
 
-    def active(
-        self, sessions: Mapping[str, _Member], computing: Set[str], now_seconds: float
-    ) -> Mapping[str, _Member]:
-        """The members that are not suspended, or all of them if none of those computes."""
-        active = {
-            name: one for name, one in sessions.items() if not self.is_suspended(name, now_seconds)
-        }
-        return active if computing & active.keys() else sessions
-
     def _of(self, session: str) -> _Failures:
-        """The record of a session. A new session has the worst record of its holder's sessions."""
-        if session in self._seen:
-            return self._seen[session]
-        holder = holder_of(session)
-        of_holder = (seen for one, seen in self._seen.items() if holder_of(one) == holder)
-        return functools.reduce(_worst, of_holder, _Failures())
+        return self._seen.get(session, _Failures())
 
 
 def _worst(one: _Failures, other: _Failures) -> _Failures:
@@ -122,8 +107,8 @@ class PastRounds:
         self.count = 0  # number of the current round
         # reducers, or their holders -> last round without a slice
         self.last_aside: dict[str, int] = {}
-        self.unreliable: dict[str, int] = {}  # reducers -> how often they did not give their mean
-        self._withheld: dict[str, int] = {}  # holder of a reducer -> how often it hid a part
+        # reducers -> how often they did not give their mean; holders -> how often one hid a part
+        self.faults: Counter[str] = Counter()
         self.slowdowns: dict[str, float] = {}  # factors by which late members' speeds are divided
 
     def begin_term(self) -> None:
@@ -138,9 +123,9 @@ class PastRounds:
     def slowdown(self, session: str) -> float:
         return self.slowdowns.get(session, 1.0)
 
-    def set_aside(self, reducer: str) -> None:
+    def set_aside(self, reducer: str, rounds: int = SET_ASIDE_ROUNDS) -> None:
         """It lacks a part that the leader could send, and is not to blame for more."""
-        self.last_aside[reducer] = self.count + SET_ASIDE_ROUNDS
+        self.last_aside[reducer] = self.count + rounds
 
     def set_aside_unreached(
         self, forwarded: Collection[tuple[str, str]], senders: Collection[str]
@@ -158,15 +143,15 @@ class PastRounds:
         """A reducer does not show a part, and may hide a friend's lie: so its holder's sessions add
         up nothing for a while, and from the second time on hardly ever.
         """
-        holder = holder_of(reducer)
-        self._withheld[holder] = times = self._withheld.get(holder, 0) + 1
-        self.last_aside[holder] = self.count + SET_ASIDE_ROUNDS**times
+        self._set_aside_after(holder_of(reducer), SET_ASIDE_ROUNDS)
 
     def note_unreliable(self, reducer: str) -> None:
         """A reducer took a slice and did not give its mean, so it adds up nothing for a while."""
-        times = self.unreliable.get(reducer, 0)
-        self.unreliable[reducer] = times + 1
-        self.last_aside[reducer] = self.count + SET_ASIDE_ROUNDS * 2 ** min(times, MAX_DOUBLINGS)
+        self._set_aside_after(reducer, 2)
+
+    def _set_aside_after(self, who: str, growth: int) -> None:
+        self.set_aside(who, SET_ASIDE_ROUNDS * growth ** min(self.faults[who], MAX_DOUBLINGS))
+        self.faults[who] += 1
 
     def note_late(self, sender: str) -> None:
         self.slowdowns[sender] = min(2.0 * self.slowdown(sender), MAX_SLOWDOWN)
@@ -174,72 +159,53 @@ class PastRounds:
     def note_good(self, reducers: Collection[str], senders: Collection[str]) -> None:
         """The parts of all senders arrived, and all slices were added up."""
         for reducer in reducers:
-            if (times := self.unreliable.pop(reducer, 0)) > 1:
-                self.unreliable[reducer] = times - 1
+            if (times := self.faults.pop(reducer, 0)) > 1:
+                self.faults[reducer] = times - 1
         for sender in senders:
             if (slowdown := self.slowdowns.pop(sender, 1.0) / 2.0) > 1.0:
                 self.slowdowns[sender] = slowdown
 
 
-DESERTED_SECONDS = 60.0  # A path without volunteers is left to plain workers after so long.
+class LeftAlone:
+    """Names that are left alone after a fault: at first for `first_seconds`, each time for twice as
+    long, and for `longest_seconds` at most.
+    """
+
+    def __init__(self, first_seconds: float, longest_seconds: float):
+        self._first, self._longest = first_seconds, longest_seconds
+        self._until: dict[str, tuple[int, float]] = {}  # name -> (number of faults, end)
+
+    def note_fault(self, name: str, now_seconds: float) -> None:
+        recent = now_seconds - self._longest
+        self._until = {one: seen for one, seen in self._until.items() if seen[1] > recent}
+        times, _ = self._until.get(name, (0, 0.0))
+        seconds = min(self._first * 2.0 ** min(times, 64), self._longest)
+        self._until[name] = times + 1, now_seconds + seconds
+
+    def forgive(self, name: str) -> None:
+        self._until.pop(name, None)
+
+    def now(self, now_seconds: float) -> Set[str]:
+        return {name for name, (_, until) in self._until.items() if now_seconds < until}
+
+
 # A volunteer is idle if it has rows for so long and finishes no block. Over any useful link,
 # fetching the state and compiling take less.
 IDLE_SECONDS = 1800.0
-FORGET_SECONDS = 86400.0  # A session that has not come back for so long is forgotten.
-
-
-class VolunteersSeen:
-    """When a backbone last saw volunteers. Time is any clock in seconds."""
-
-    def __init__(self) -> None:
-        self._seen_seconds = -math.inf
-
-    def look(self, num_volunteers: int, now_seconds: float) -> bool:
-        """True if the path belongs to the swarm now. `num_volunteers`: volunteers that compute or
-        wait to.
-        """
-        if num_volunteers > 0:
-            self._seen_seconds = now_seconds
-        return now_seconds - self._seen_seconds <= DESERTED_SECONDS
-
-    def forget(self) -> None:
-        """Notes that the leading backbone has left the path to plain workers."""
-        self._seen_seconds = -math.inf
-
-
-def idle_limit_seconds(block_deadline_seconds: float) -> float:
-    """Seconds with rows and without a block after which a volunteer does not count.
-    `block_deadline_seconds`: deadline of a volunteer that was timed, including the time to fetch a
-    mean; 0 = it was not timed.
-    """
-    return max(IDLE_SECONDS, block_deadline_seconds)
-
-
-class _Seen(NamedTuple):
-    """Facts about a session that does nothing."""
-
-    seconds: float = 0.0  # time in which it had rows to compute
-    times: int = 0  # times it was found idle since its last block
-    until_seconds: float = -math.inf  # It does not count before this time, even while it waits.
 
 
 class IdleVolunteers:
-    """Volunteers that finish no block, by session. Time is any clock in seconds.
+    """Volunteers that finish no block, by session.
 
-    An idle volunteer does not count until it finishes a block. If there are no rows for it, it gets
-    another chance after `IDLE_SECONDS`, then after twice as long: the path may be left to plain
-    workers, so that it could not compute a block.
+    An idle volunteer does not count until it finishes a block. It gets another chance after
+    `IDLE_SECONDS`, then after twice as long: the path may be left to plain workers, so that it
+    could not compute a block.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, _Seen] = {}
+        self._seconds: dict[str, float] = {}  # time in which it had rows and finished nothing
+        self._idle = LeftAlone(IDLE_SECONDS, IDLE_SECONDS * 2.0**MAX_DOUBLINGS)
         self._looked_seconds, self._had_rows = -math.inf, False
-        self._idle: set[str] = set()
-
-    @property
-    def sessions(self) -> Set[str]:
-        """The sessions that do not count."""
-        return self._idle
 
     def look(
         self,
@@ -247,44 +213,27 @@ class IdleVolunteers:
         has_rows: bool,
         now_seconds: float,
         limit_seconds: Mapping[str, float],
-    ) -> None:
-        """Looks at the members once more. Time in which a session was no member does not count.
+    ) -> Set[str]:
+        """Looks at the members once more. Returns the sessions that do not count. Time in which a
+        session was no member does not count.
 
         Args:
           useful_seconds: for each session, when its last block came, or when it last asked for rows
             that it could compute and there were none.
-          limit_seconds: for each session, the time with rows and without a block after which it is
-            idle.
+          limit_seconds: for each session, the deadline of a block, if that is longer than
+            `IDLE_SECONDS`.
         """
         since, self._looked_seconds = self._looked_seconds, now_seconds
         had_rows, self._had_rows = self._had_rows, has_rows
         elapsed = now_seconds - since if had_rows and has_rows else 0.0
+        before, self._seconds = self._seconds, {} if has_rows else self._seconds
         for session, useful in useful_seconds.items():
             if useful > since:
-                self._seen.pop(session, None)
-                self._idle.discard(session)
-            elif has_rows:
-                self._note_nothing(session, elapsed, now_seconds, limit_seconds[session])
-        here = useful_seconds.keys() if has_rows else set()
-        for session in self._seen.keys() - here:
-            self._forgive(session, now_seconds)
-
-    def _note_nothing(self, session: str, elapsed: float, now: float, limit: float) -> None:
-        """Notes that it had rows and finished nothing."""
-        before = self._seen.get(session, _Seen())
-        seconds, times, until = before.seconds + elapsed, before.times, now
-        if seconds > limit and session not in self._idle:
-            self._idle.add(session)
-            times += 1
-        if session in self._idle:
-            until = now + IDLE_SECONDS * 2.0 ** min(times - 1, MAX_DOUBLINGS)
-        self._seen[session] = _Seen(seconds, times, until)
-
-    def _forgive(self, session: str, now: float) -> None:
-        """Notes that there are no rows for it."""
-        seen = self._seen[session]
-        if session in self._idle and now > seen.until_seconds:
-            self._idle.discard(session)
-            self._seen[session] = seen._replace(seconds=0.0)
-        elif now > seen.until_seconds + FORGET_SECONDS:
-            del self._seen[session]
+                self._idle.forgive(session)
+                before.pop(session, None)
+            elif has_rows and session not in self._idle.now(now_seconds):
+                self._seconds[session] = before.get(session, 0.0) + elapsed
+                if self._seconds[session] > max(IDLE_SECONDS, limit_seconds[session]):
+                    del self._seconds[session]
+                    self._idle.note_fault(session, now_seconds)
+        return self._idle.now(now_seconds)

@@ -10,12 +10,12 @@ lost, and leads no more.
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.planning.track_records import VolunteersSeen
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger
 from dipaco.swarm.roles.leader import Leader
 
@@ -67,6 +67,7 @@ class LeaderWatch:
         return False
 
 
+DESERTED_SECONDS = 60.0  # A path without volunteers is left to plain workers after so long.
 UNSTAFFED_LOOKS = 3  # looks at the ledger before a path without volunteers is left
 
 
@@ -77,13 +78,16 @@ class Staffing:
 
     def __init__(self, leader: Leader, ledger: BackboneLedger, say: Callable[[str], None]):
         self._leader, self._ledger, self._say = leader, ledger, say
-        self._seen = VolunteersSeen()
+        self._seen_at = -math.inf  # when there was a volunteer
         self._is_recorded, self._unstaffed_looks = False, 0
         self.is_staffed = False  # true if volunteers have the path
 
     def look(self, *, may_lead: bool) -> bool:
         """Looks once. Returns true if `is_staffed` has changed."""
-        is_staffed = self._seen.look(self._num_volunteers(), time.monotonic()) and may_lead
+        now = time.monotonic()
+        if self._has_volunteers():
+            self._seen_at = now
+        is_staffed = now - self._seen_at <= DESERTED_SECONDS and may_lead
         if is_staffed != self._is_recorded:
             self._ledger.put_backbone(is_staffed=is_staffed)
             self._is_recorded = is_staffed
@@ -100,12 +104,9 @@ class Staffing:
             self._say("no volunteers: the path is left to plain workers until some come")
         return True
 
-    def _num_volunteers(self) -> int:
-        """Number of volunteers known to this backbone. At least one if the leader reports any."""
-        num_volunteers = self._leader.num_volunteers()
-        if not self._leader.is_leading:
-            if there := self._ledger.is_staffed_by_leader():
-                return max(num_volunteers, 1)
-            if there is False:
-                self._seen.forget()
-        return num_volunteers
+    def _has_volunteers(self) -> bool:
+        """True if this backbone or the leader knows of any."""
+        there = None if self._leader.is_leading else self._ledger.is_staffed_by_leader()
+        if there is False:
+            self._seen_at = -math.inf
+        return there or self._leader.num_volunteers() > 0

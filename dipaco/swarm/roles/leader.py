@@ -25,7 +25,6 @@ from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
-from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.published_state import PastMeans, PublishedState, wait_until_set
 from dipaco.swarm.leading.rounds import Rounds
 from dipaco.swarm.leading.service import LeaderService
@@ -41,7 +40,7 @@ from dipaco.swarm.network.messages import (
     lineage_after,
 )
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.planning.track_records import IdleVolunteers, idle_limit_seconds
+from dipaco.swarm.planning.track_records import IdleVolunteers
 from dipaco.swarm.training.slices import decoded_mean
 from dipaco.swarm.training.state_holder import Predicted, StateHolder
 from dipaco.swarm.training.sum_sketch import sketch_of
@@ -110,17 +109,13 @@ class Leader:
         useful = {name: one.useful_at for name, one in computing.items()}
         has_rows = self.group_state.is_open and not self.group.ledger.is_complete
         limits = {
-            name: idle_limit_seconds(self._seconds_for_a_block(one))
+            name: self._averaging_seconds + one.block_deadline_seconds
+            if one.seconds_per_block
+            else 0.0
             for name, one in computing.items()
         }
-        self._idle.look(useful, has_rows, time.monotonic(), limits)
-        return len((self._service.waiting() | computing.keys()) - self._idle.sessions)
-
-    def _seconds_for_a_block(self, member: GroupMember) -> float:
-        """Deadline for a block, the fetching of the last mean included; 0: it was not timed."""
-        if not member.seconds_per_block:
-            return 0.0
-        return self._averaging_seconds + member.block_deadline_seconds
+        idle = self._idle.look(useful, has_rows, time.monotonic(), limits)
+        return len((self._service.waiting() | computing.keys()) - idle)
 
     @property
     def group_state(self) -> GroupState:

@@ -27,11 +27,13 @@ from dipaco.swarm.network.messages import (
 )
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
+from dipaco.swarm.planning.track_records import LeftAlone
 from dipaco.swarm.training.slices import Reducer, coded_parts, commitment_to, fetch_mean, push_part
 from dipaco.swarm.training.sum_sketch import sketches_of
 
 # Waits before an unreached reducer is tried again: the first, doubled each time, and the longest.
-FIRST_UNREACHED_SECONDS, UNREACHED_SECONDS = 15.0, 600.0
+# A newcomer may not be up yet.
+UNREACHED_SECONDS = 15.0, 600.0
 ATTEMPTS = 3  # of a short request to the leader
 
 
@@ -45,12 +47,11 @@ class PartSender:
         self._plan: RoundPlan | None = None
         self._news = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
-        self._unreached: dict[str, float] = {}  # address -> end of the wait
-        self._times: dict[str, int] = {}  # address -> how often it was not reached
+        self._unreached = LeftAlone(*UNREACHED_SECONDS)  # addresses
 
     def is_unreached(self, address: str) -> bool:
         """True if parts for this address had to go through the leader lately."""
-        return time.monotonic() < self._unreached.get(address, 0.0)
+        return address in self._unreached.now(time.monotonic())
 
     def begin(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
         """Takes part in a round, beside what the caller does. `leader`: its session."""
@@ -129,12 +130,12 @@ class PartSender:
                 within_seconds=2 * plan.within_seconds,
                 attempts=2,
             )
-            self._times.pop(part.address, None)
+            self._unreached.forgive(part.address)
         except SwarmRefuses as error:
             self._say(f"what was sent did not count: {error.values['reason']}")
         except PEER_ERRORS:
             if not is_leader:
-                self._note_unreached(part.address)
+                self._unreached.note_fault(part.address, time.monotonic())
                 await self._forward(plan, part, content)
 
     async def _forward(self, plan: RoundPlan, part: Slice, content: bytes) -> None:
@@ -151,14 +152,7 @@ class PartSender:
         except SwarmRefuses as error:
             self._say(f"what was sent did not count: {error.values['reason']}")
         except PEER_ERRORS:
-            self._unreached.pop(part.address, None)  # its own link may be down
-
-    def _note_unreached(self, address: str) -> None:
-        """Delays the next try: a little at first, since a newcomer may not be up yet."""
-        times = self._times.get(address, 0)
-        seconds = min(FIRST_UNREACHED_SECONDS * 2**times, UNREACHED_SECONDS)
-        self._times[address] = times + 1
-        self._unreached[address] = time.monotonic() + seconds
+            self._unreached.forgive(part.address)  # its own link may be down
 
 
 PATIENCE = 3.0  # a transfer is given up after so many times its expected duration

@@ -4,10 +4,8 @@ path, and its moves to another.
 
 import asyncio
 import hashlib
-import math
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -38,6 +36,7 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.paths import Need
 from dipaco.swarm.planning.timing import Rate
+from dipaco.swarm.planning.track_records import LeftAlone
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
@@ -48,8 +47,9 @@ TELL_SECONDS = 60.0  # time between two sentences about the run and this machine
 ASK_SECONDS = 10.0  # time for a backbone to say how the run is
 # Errors that one path may have and another not.
 PATH_ERRORS = (BadAddress, BadMessage, MessageRefused, SwarmRefuses, SwarmUnreachable, TlsRefused)
-AVOIDED_SECONDS = 600.0  # an attempt costs a machine its state, and the time to fetch another
-MAX_DOUBLINGS = 10
+# Waits before an address that refused is moved to again: the first, doubled each time, and the
+# longest. An attempt costs a machine its state, and the time to fetch another.
+AVOIDED_SECONDS = 600.0, 600_000.0
 
 
 class SessionConfig(NamedTuple):
@@ -60,25 +60,6 @@ class SessionConfig(NamedTuple):
     listens: bool  # False: it only dials out
     bytes_per_second: float | None  # limit in each direction; None = no limit
     path: int | None = None  # the path that it serves; None = the one that needs it most
-
-
-class AvoidedAddresses:
-    """Addresses that are not moved to for `AVOIDED_SECONDS`, twice as long each time, because of an
-    error there.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
-        self._clock = clock
-        self._times: Counter[str] = Counter()  # address -> number of errors
-        self._until_seconds: dict[str, float] = {}
-
-    def note_error(self, address: str) -> None:
-        seconds = AVOIDED_SECONDS * 2.0 ** min(self._times[address], MAX_DOUBLINGS)
-        self._times[address] += 1
-        self._until_seconds[address] = self._clock() + seconds
-
-    def __contains__(self, address: str) -> bool:
-        return self._clock() < self._until_seconds.get(address, -math.inf)
 
 
 async def run_session(
@@ -94,7 +75,7 @@ async def run_session(
     speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
-    avoided = AvoidedAddresses()
+    avoided = LeftAlone(*AVOIDED_SECONDS)
     while True:
         visit = _Visit(config._replace(address=address), compute, speed, avoided, until, say)
         # True once only: two backbones may not agree yet on the path that needs it most.
@@ -113,7 +94,7 @@ async def run_session(
                 raise
             say(f"{str(error).rstrip('.')}. This machine goes back to {config.address}")
             if not isinstance(error, SwarmUnreachable):  # it is asked before it is moved to
-                avoided.note_error(address)
+                avoided.note_fault(address, time.monotonic())
             moves_to, may_choose_next = config.address, True
         else:
             moves_to = visit.moves_to
@@ -161,7 +142,7 @@ class _Visit:
         config: SessionConfig,
         compute: Compute | None,
         speed: Rate,
-        avoided: AvoidedAddresses,
+        avoided: LeftAlone,
         until: str,
         say: Callable[[str], None],
     ):
@@ -297,7 +278,7 @@ class _Visit:
         path was requested.
         """
         for address in addresses:
-            if address in self._avoided:
+            if address in self._avoided.now(time.monotonic()):
                 continue
             if await self._overview(address) is not None:
                 return address
