@@ -7,11 +7,11 @@ from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import (
     GroupInfo,
     JoinRequest,
-    PathNeed,
     RunOverview,
     RunRequest,
     SettingsRequest,
 )
+from dipaco.swarm.planning.paths import PathNeed
 from tests.support.swarm_rig import SETTINGS, issue, wire_of
 
 

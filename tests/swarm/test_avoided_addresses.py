@@ -11,7 +11,7 @@ from dipaco.swarm.errors import (
     SwarmRefuses,
 )
 from dipaco.swarm.network import leader_connection
-from dipaco.swarm.network.messages import PathNeed
+from dipaco.swarm.planning.paths import PathNeed
 from dipaco.swarm.roles import session
 from dipaco.swarm.roles.session import (
     SessionConfig,

@@ -9,9 +9,10 @@ import pytest
 from dipaco.cli.swarm_watch import lines_of
 from dipaco.config import MODULAR
 from dipaco.control.claims.queue import add_tasks
+from dipaco.control.members.leaderboard import VolunteerRecord
 from dipaco.control.planning.tasks import Task
 from dipaco.swarm.errors import NoSuchSwarm
-from dipaco.swarm.network.messages import Helper, RunOverview
+from dipaco.swarm.network.messages import RunOverview
 from dipaco.swarm.planning import paths
 from dipaco.swarm.roles import backbone as backbones
 from dipaco.swarm.roles import session
@@ -107,16 +108,8 @@ def test_a_volunteer_is_sent_to_the_path_that_is_due_and_moves_to_the_next(run, 
 
 
 def test_watch_says_what_the_machines_of_each_volunteer_do_now():
-    ana = Helper(
-        place=1,
-        name="ana",
-        samples=90,
-        share=0.9,
-        is_here=True,
-        does="averages, computes",
-        samples_per_second=12.34,
-    )
-    bo = Helper(place=2, name="bo", samples=10, share=0.1, is_here=False)
+    ana = VolunteerRecord(1, "ana", 90, 0.9, 9, (0,), True, "averages, computes", 12.34)
+    bo = VolunteerRecord(2, "bo", 10, 0.1, 1, (0,), False, "", 0.0)
     first, second = lines_of(RunOverview(helpers=(ana, bo)), "bo")[1:]
     assert first.endswith("90.0%  12.3 samples/s, averages, computes")
     assert second.endswith("10.0%  not here, you")

@@ -6,31 +6,40 @@ import statistics
 
 import pytest
 
-from dipaco.swarm.planning.paths import Need, look_again_seconds, path_to_join, path_to_move_to
+from dipaco.swarm.planning.paths import (
+    PathNeed,
+    look_again_seconds,
+    path_to_join,
+    path_to_move_to,
+)
+
+
+def need(path, left, per_second):
+    return PathNeed(path, (), 0, left, 0.0, 0, per_second)
 
 
 def test_a_newcomer_goes_to_the_path_that_would_end_last():
-    needs = [Need(0, 100, 10.0), Need(1, 100, 2.0), Need(2, 10, 1.0), Need(3, 0, 0.0)]
+    needs = [need(0, 100, 10.0), need(1, 100, 2.0), need(2, 10, 1.0), need(3, 0, 0.0)]
     assert path_to_join(needs, "ana") == 1
-    assert path_to_join([*needs, Need(4, 5, 0.0), Need(5, 7, 0.0)], "ana") == 5, (
+    assert path_to_join([*needs, need(4, 5, 0.0), need(5, 7, 0.0)], "ana") == 5, (
         "that nobody serves"
     )
-    assert path_to_join([Need(0, 0, 4.0), Need(1, 0, 1.0)], "ana") == 1, "between two phases"
+    assert path_to_join([need(0, 0, 4.0), need(1, 0, 1.0)], "ana") == 1, "between two phases"
     assert path_to_join([], "ana") is None
 
 
 def test_one_stays_where_a_move_brings_little_and_where_its_own_path_would_be_deserted():
-    slow = Need(1, 1000, 2.0)
-    assert path_to_move_to([Need(0, 1000, 9.0), slow], 0, 4.0, "ana") == 1
-    assert path_to_move_to([Need(0, 1000, 9.0), slow], 0, 8.0, "ana") is None, (
+    slow = need(1, 1000, 2.0)
+    assert path_to_move_to([need(0, 1000, 9.0), slow], 0, 4.0, "ana") == 1
+    assert path_to_move_to([need(0, 1000, 9.0), slow], 0, 8.0, "ana") is None, (
         "then 0 would end last"
     )
-    assert path_to_move_to([Need(0, 1000, 4.0), slow], 0, 4.0, "ana") is None, "alone"
-    assert path_to_move_to([Need(0, 30, 6.0), Need(1, 30, 3.0)], 0, 3.0, "ana") is None, (
+    assert path_to_move_to([need(0, 1000, 4.0), slow], 0, 4.0, "ana") is None, "alone"
+    assert path_to_move_to([need(0, 30, 6.0), need(1, 30, 3.0)], 0, 3.0, "ana") is None, (
         "it costs more"
     )
-    assert path_to_move_to([Need(0, 0, 4.0), Need(1, 1000, 0.0)], 0, 4.0, "ana") == 1, "0 has ended"
-    assert path_to_move_to([Need(0, 1000, 9.0), Need(1, 1000, 0.0)], 0, 4.0, "ana") == 1
+    assert path_to_move_to([need(0, 0, 4.0), need(1, 1000, 0.0)], 0, 4.0, "ana") == 1, "0 has ended"
+    assert path_to_move_to([need(0, 1000, 9.0), need(1, 1000, 0.0)], 0, 4.0, "ana") == 1
     assert path_to_move_to([slow], 1, 1.0, "ana") is None
 
 
@@ -66,7 +75,7 @@ class Evening:
         if self.now - self.said_at >= self.STALE:
             self.said_at = self.now
             self.said = [
-                Need(path, self.left[path], sum(self.speeds[n] for n in self.joined(path)))
+                need(path, self.left[path], sum(self.speeds[n] for n in self.joined(path)))
                 for path in range(self.paths)
             ]
         return self.said

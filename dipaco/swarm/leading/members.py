@@ -58,11 +58,6 @@ class GroupMember:
         """Deadline for one block, from those that were timed."""
         return self.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
 
-    @property
-    def declared_samples_per_second(self) -> float:
-        """Speed that it declared when it joined; 0 = unknown."""
-        return _possible(self.join_request.samples_per_second)
-
     def time_next_block(self) -> None:
         """Notes that a block has come. It is timed by the leader's clock: no peer's word counts."""
         if (began_at := self.block_began_at) is not None:
@@ -159,7 +154,6 @@ def status_of(
         "computes": member.join_request.computes,
         "does": does,
         "samples_per_second": member.blocks_per_second.per_second * block_rows,
-        "declared_samples_per_second": member.declared_samples_per_second,
         "samples": member.counted * block_rows,
         "bytes_up": member.last_poll.bytes_up if member.last_poll else 0,
         "bytes_down": member.last_poll.bytes_down if member.last_poll else 0,

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from dipaco.control.members.leaderboard import VolunteerRecord
+from dipaco.swarm.planning.paths import PathNeed
+
 NOT_LEADING = "this backbone does not lead"  # a refusal: ask the others
 RUN_OVER = "the run is over"
 RUN_FAILED = "the run has failed; its organiser sees why, and says when to join again"
@@ -57,7 +60,6 @@ class JoinRequest(PeerMessage):
     holds_state: bool  # an auxiliary does not
     config: str = ""  # digest of the group's settings, if I know them already
     bytes_per_second: float = 0.0  # my guess of my link's speed; 0 = unknown
-    samples_per_second: float = 0.0  # my speed at another path; 0 = none yet
 
 
 class SettingsRequest(PeerMessage):
@@ -371,34 +373,9 @@ class RunRequest(PeerMessage):
     """Tell me how the run is, and who helps. Reply: `RunOverview`. Any backbone answers."""
 
 
-class PathNeed(PeerMessage):
-    """A path that has a backbone, and the work left in its phase."""
-
-    path: int
-    addresses: tuple[str, ...]  # addresses of its backbones
-    step: int
-    samples_left: int  # samples left in its phase
-    samples_per_second: float  # measured speed of its volunteers
-    volunteers: int
-    expected_samples_per_second: float = 0.0  # the same with newcomers included
-    loss: float | None = None  # loss of its last step
-
-
-class Helper(PeerMessage):
-    """A volunteer's work, over all paths and sessions."""
-
-    place: int
-    name: str
-    samples: int
-    share: float
-    is_here: bool
-    does: str = ""  # present activity of its machines
-    samples_per_second: float = 0.0  # speed of these machines
-
-
 class RunOverview(PeerMessage):
     """The run by its ledger."""
 
     steps: int = 0  # steps of every path, over all phases
     paths: tuple[PathNeed, ...] = ()
-    helpers: tuple[Helper, ...] = ()  # the most samples first
+    helpers: tuple[VolunteerRecord, ...] = ()  # the most samples first

@@ -20,15 +20,20 @@ LOOK_SECONDS = 20.0  # longest time between two looks at the whole run
 LOOKS = 10  # fewest looks in the rest of a phase
 
 
-class Need(NamedTuple):
-    """The work left in a path's phase, and the speed of its volunteers."""
+class PathNeed(NamedTuple):
+    """A path that has a backbone, the work left in its phase, and the speed of its volunteers."""
 
     path: int
+    addresses: tuple[str, ...]  # addresses of its backbones
+    step: int
     samples_left: float
-    samples_per_second: float  # all volunteers there together
+    samples_per_second: float  # measured
+    volunteers: int
+    expected_samples_per_second: float = 0.0  # the same with newcomers included
+    loss: float | None = None  # loss of its last step
 
 
-def path_to_join(needs: Iterable[Need], name: str) -> int | None:
+def path_to_join(needs: Iterable[PathNeed], name: str) -> int | None:
     """The path that needs a newcomer most, or None if there is no path.
 
     It is the path that would end last without the newcomer. Among paths without volunteers, the one
@@ -36,16 +41,16 @@ def path_to_join(needs: Iterable[Need], name: str) -> int | None:
     `name`: the newcomer's name, so that others choose differently among equal paths.
     """
 
-    def order(need: Need) -> tuple[float, float, float, int]:
+    def order(need: PathNeed) -> tuple[float, float, float, int]:
         own = zlib.crc32(f"{name} {need.path}".encode())
-        return -_seconds(need), -need.samples_left, need.samples_per_second, own
+        return -_seconds(need), -need.samples_left, need.expected_samples_per_second, own
 
     first = min(needs, key=order, default=None)
     return None if first is None else first.path
 
 
 def path_to_move_to(
-    needs: Iterable[Need], here: int, samples_per_second: float, name: str
+    needs: Iterable[PathNeed], here: int, samples_per_second: float, name: str
 ) -> int | None:
     """The path that needs a volunteer clearly more than its present one. None = it stays.
 
@@ -60,51 +65,43 @@ def path_to_move_to(
     if own is None or target is None:
         return target
     other = by_path[target]
-    left = own._replace(samples_per_second=max(0.0, own.samples_per_second - samples_per_second))
-    helped = other._replace(samples_per_second=other.samples_per_second + samples_per_second)
     before = max(_seconds(own), _seconds(other))
-    after = max(_seconds(left), _seconds(helped) + MOVE_SECONDS)
+    left, helped = _seconds(own, -samples_per_second), _seconds(other, samples_per_second)
+    after = max(left, helped + MOVE_SECONDS)
     return target if after < GAIN * before else None
 
 
-def look_again_seconds(needs: Iterable[Need], here: int) -> float:
+def look_again_seconds(needs: Iterable[PathNeed], here: int) -> float:
     """Seconds until a volunteer looks again: a short phase is over soon."""
     left = next((_seconds(need) for need in needs if need.path == here), 0.0)
     return min(LOOK_SECONDS, max(1.0, left / LOOKS)) if left else LOOK_SECONDS / LOOKS
 
 
-def _seconds(need: Need) -> float:
+def _seconds(need: PathNeed, more_per_second: float = 0.0) -> float:
     """Seconds until the path's phase ends."""
     if need.samples_left <= 0:
         return 0.0
-    return need.samples_left / need.samples_per_second if need.samples_per_second else math.inf
+    per_second = need.expected_samples_per_second + more_per_second
+    return need.samples_left / per_second if per_second > 0 else math.inf
 
 
 NEW_SECONDS = 300.0  # A newcomer should have computed its first block in this time.
 
 
-class PathVolunteer(NamedTuple):
-    """A volunteer of a path, as its leader knows it."""
-
-    samples_per_second: float  # measured there; 0 = not yet
-    declared_samples_per_second: float  # its speed at another path by its own word; 0 = unknown
-    seconds: float  # time since it joined
-
-
-def expected_speeds(volunteers: Mapping[int, Sequence[PathVolunteer]]) -> dict[int, float]:
+def expected_speeds(
+    volunteers: Mapping[int, Sequence[tuple[float, float]]],
+) -> dict[int, float]:
     """Path -> expected samples per second of all its volunteers.
 
-    A newcomer counts with its declared speed, though no faster than the fastest that was timed in
-    the whole run. A newcomer that declares nothing counts with the mean speed. A volunteer that has
-    computed nothing for `NEW_SECONDS` counts for nothing: the path may need others.
+    A newcomer counts with the mean speed. A volunteer that has computed nothing for `NEW_SECONDS`
+    counts for nothing: the path may need others.
+
+    Args:
+      volunteers: of each its samples per second (0 before its first block), and its age in seconds.
     """
-    timed = [one.samples_per_second for each in volunteers.values() for one in each]
-    timed = [speed for speed in timed if speed]
-    usual, fastest = (statistics.fmean(timed), max(timed)) if timed else (1.0, 1.0)
-
-    def speed_of(one: PathVolunteer) -> float:
-        if one.samples_per_second or one.seconds > NEW_SECONDS:
-            return one.samples_per_second
-        return min(one.declared_samples_per_second or usual, fastest)
-
-    return {path: sum(map(speed_of, each)) for path, each in volunteers.items()}
+    timed = [speed for each in volunteers.values() for speed, _ in each if speed]
+    usual = statistics.fmean(timed) if timed else 1.0
+    return {
+        path: sum(speed or usual * (seconds <= NEW_SECONDS) for speed, seconds in each)
+        for path, each in volunteers.items()
+    }

@@ -16,9 +16,9 @@ from dipaco.inner.config import InnerSettings
 from dipaco.swarm.errors import OptionsDiffer
 from dipaco.swarm.leading.members import locked_sentence
 from dipaco.swarm.network.credentials import Certificate, Verifier
-from dipaco.swarm.network.messages import Helper, PathNeed, RunOverview
+from dipaco.swarm.network.messages import RunOverview
 from dipaco.swarm.planning.checks import Evidence
-from dipaco.swarm.planning.paths import PathVolunteer, expected_speeds
+from dipaco.swarm.planning.paths import PathNeed, expected_speeds
 from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
 
@@ -184,19 +184,8 @@ class BackboneLedger:
                     loss=swarm.get("loss"),
                 )
             )
-        helpers = tuple(
-            Helper(
-                place=one.place,
-                name=one.name,
-                samples=one.samples,
-                share=one.share,
-                is_here=one.is_here,
-                does=one.does,
-                samples_per_second=one.samples_per_second,
-            )
-            for one in leaderboard(self._swarms, batch_size)[:MOST_HELPERS]
-        )
-        return RunOverview(steps=steps, paths=tuple(paths), helpers=helpers)
+        helpers = leaderboard(self._swarms, batch_size)[:MOST_HELPERS]
+        return RunOverview(steps=steps, paths=tuple(paths), helpers=tuple(helpers))
 
     def put_step(self, outcome: StepOutcome) -> None:
         closed = outcome.closed
@@ -217,17 +206,10 @@ class BackboneLedger:
             )
 
 
-def _volunteers(swarm: dict[str, Any]) -> list[PathVolunteer]:
-    """The volunteers of a path, by its status."""
-    return [
-        PathVolunteer(
-            peer["samples_per_second"],
-            peer.get("declared_samples_per_second", 0.0),
-            peer["seconds"],
-        )
-        for peer in swarm.get("peers", {}).values()
-        if peer["computes"]
-    ]
+def _volunteers(swarm: dict[str, Any]) -> list[tuple[float, float]]:
+    """Speed and age of each volunteer of a path, by its status."""
+    peers = swarm.get("peers", {}).values()
+    return [(peer["samples_per_second"], peer["seconds"]) for peer in peers if peer["computes"]]
 
 
 OpenLedger = Callable[[], Ledger]

@@ -96,7 +96,6 @@ class Peer:
             holds_state=compute is not None,
             config="" if compute is None else compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
-            samples_per_second=self.samples_per_second,
         )
         info = await self.leader.find("join", request)
         self.end = info.end
@@ -324,7 +323,7 @@ class Auxiliary(Peer):
     """A peer that only adds up."""
 
     samples = 0
-    does, is_untimed = "adds up", True
+    does = "adds up"
 
     async def run(self) -> None:
         """Takes part until the run is over, or `leave` is called. Raises `SwarmRefuses`,

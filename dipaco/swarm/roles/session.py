@@ -34,8 +34,6 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
-from dipaco.swarm.planning.paths import Need
-from dipaco.swarm.planning.timing import Rate
 from dipaco.swarm.planning.track_records import LeftAlone
 from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.peer import Auxiliary
@@ -72,12 +70,11 @@ async def run_session(
     `NoSuchSwarm`, `SwarmRefuses`, `SwarmUnreachable`, `TlsRefused`.
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
-    speed = Rate()
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
     until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
     avoided = LeftAlone(*AVOIDED_SECONDS)
     while True:
-        visit = _Visit(config._replace(address=address), compute, speed, avoided, until, say)
+        visit = _Visit(config._replace(address=address), compute, avoided, until, say)
         # True once only: two backbones may not agree yet on the path that needs it most.
         may_choose_next = False
         try:
@@ -98,7 +95,7 @@ async def run_session(
             moves_to, may_choose_next = config.address, True
         else:
             moves_to = visit.moves_to
-        compute, speed, samples = visit.compute, visit.speed, samples + visit.samples
+        compute, samples = visit.compute, samples + visit.samples
         may_choose, has_joined = may_choose_next, has_joined or visit.has_joined
         if moves_to is None:
             break
@@ -130,24 +127,20 @@ async def ask_about_run(wire: Wire, address: str) -> RunOverview:
 
 class _Visit:
     """One path, served until the run is over, `stop` is set, or another path needs it more.
-
-    Args:
-      compute: programs from another path of the run; None = they are made from the group's
-        settings.
-      speed: samples per second at other paths.
+    `compute`: programs from another path of the run; None = they are made from the group's
+    settings.
     """
 
     def __init__(
         self,
         config: SessionConfig,
         compute: Compute | None,
-        speed: Rate,
         avoided: LeftAlone,
         until: str,
         say: Callable[[str], None],
     ):
         self._config, self._until, self._say = config, until, say
-        self.compute, self._speed, self._avoided = compute, speed, avoided
+        self.compute, self._avoided = compute, avoided
         self._said_unreached: set[int] = set()  # numbers of paths
         self._peer: Volunteer | Auxiliary | None = None
         self.has_joined = False
@@ -156,11 +149,6 @@ class _Visit:
     @property
     def samples(self) -> int:
         return 0 if self._peer is None else self._peer.samples
-
-    @property
-    def speed(self) -> Rate:
-        """Samples per second."""
-        return self._peer.speed if isinstance(self._peer, Volunteer) else self._speed
 
     async def run(self, wire: Wire, stop: asyncio.Event, *, may_choose: bool) -> None:
         """Serves the path. Sets `moves_to` to the address of another path if that is to be served
@@ -236,7 +224,6 @@ class _Visit:
                 (config.address,),
                 holder,
                 bytes_per_second=per_second,
-                speed=self._speed,
                 say=say,
             )
         else:
@@ -258,7 +245,7 @@ class _Visit:
         if overview is None:
             return False
         if config.path is None:
-            path = paths.path_to_join(_needs(overview), self._wire.name)
+            path = paths.path_to_join(overview.paths, self._wire.name)
         elif config.path in {one.path for one in overview.paths}:
             path = config.path
         else:
@@ -298,7 +285,7 @@ class _Visit:
             # A random time: peers that all look at once would all move at once.
             await asyncio.sleep(wait_seconds * random.uniform(0.5, 1.5))
             speed = peer.samples_per_second
-            if self._config.path is not None or peer.is_untimed:
+            if self._config.path is not None or not speed:
                 continue
             overview = await self._overview(peer.leader.address or self._config.address)
             if overview is None:
@@ -308,7 +295,7 @@ class _Visit:
             )
             if here is None:
                 continue
-            needs = _needs(overview)
+            needs = overview.paths
             wait_seconds = paths.look_again_seconds(needs, here)
             target = paths.path_to_move_to(needs, here, speed, self._wire.name)
             if target is not None and target == seen:
@@ -343,12 +330,6 @@ class _Visit:
             return await ask_about_run(self._wire, address)
         except (*PEER_ERRORS, BadAddress):
             return None
-
-
-def _needs(overview: RunOverview) -> list[Need]:
-    return [
-        Need(one.path, one.samples_left, one.expected_samples_per_second) for one in overview.paths
-    ]
 
 
 def _settings_of(info: GroupInfo) -> GroupSettings:

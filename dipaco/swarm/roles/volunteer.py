@@ -10,7 +10,6 @@ its sum for this one is averaged, and so has two sums at a time.
 import asyncio
 import math
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -38,30 +37,13 @@ SPEED_SHARE = 0.3  # weight of the newest block in a volunteer's measured speed
 
 
 class Volunteer(Peer):
-    """A peer that computes. It has the arguments of `Peer`, and `speed`: samples per second that it
-    computed at another path.
-    """
+    """A peer that computes."""
 
     computes = True
 
-    def __init__(
-        self,
-        wire: Wire,
-        backbones: tuple[str, ...],
-        holder: StateHolder,
-        *,
-        bytes_per_second: float = 0.0,
-        speed: Rate | None = None,
-        say: Callable[[str], None] = lambda sentence: None,
-    ):
+    def __init__(self, wire: Wire, backbones: tuple[str, ...], holder: StateHolder, **more: Any):
         assert holder.compute is not None
-        super().__init__(
-            wire,
-            backbones,
-            holder,
-            bytes_per_second=bytes_per_second,
-            say=say,
-        )
+        super().__init__(wire, backbones, holder, **more)
         self.compute: Compute = holder.compute
         self._is_late = holder.compute.settings.delayed_updates
         self._sums: dict[int, StepSum] = {}  # keyed by step
@@ -71,17 +53,11 @@ class Volunteer(Peer):
         self._is_computing, self._without_rows, self._said_why = False, "", ""
         self._residual = CodecResidual(is_late=self._is_late)
         self.samples = 0  # computed and accepted samples
-        self.speed = self._speed_before = speed or Rate()  # samples per second while it computes
+        self._speed = Rate()  # samples per second while it computes
 
     @property
     def samples_per_second(self) -> float:
-        """Its speed while it computes; 0 before the first block."""
-        return self.speed.per_second
-
-    @property
-    def is_untimed(self) -> bool:
-        """True if it has not computed a block at this path yet."""
-        return self.speed is self._speed_before
+        return self._speed.per_second
 
     @property
     def does(self) -> str:
@@ -310,7 +286,7 @@ class Volunteer(Peer):
             )
             seconds = time.monotonic() - started
             block_rows = self.compute.settings.block_rows
-            self.speed = self.speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
+            self._speed = self._speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
             if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
                 self._was_late = True
                 return
