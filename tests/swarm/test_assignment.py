@@ -65,7 +65,7 @@ class Simulation:
             self.was_parked.add(name)
         blocks = ()
         if found.count:
-            blocks = ledger.lease(name, found.count, 1e9, **timing).blocks
+            blocks = ledger.lease(name, found.count, 1e9, **timing)
         elif found.backup is not None:
             assert ledger.lease_backup(name, found.backup, 1e9, **timing)
             blocks = (found.backup,)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from dipaco.control.members.swarms import is_locking
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, WorkLease, lease_rows
+from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, lease_rows
 from dipaco.swarm.leading.members import (
     SECONDS_AT_STAKE,
     GroupMember,
@@ -22,7 +22,7 @@ from dipaco.swarm.leading.members import (
 )
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.credentials import Certificate
-from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest
+from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest, WorkReply
 from dipaco.swarm.planning.checks import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.track_records import Suspensions
@@ -250,14 +250,14 @@ class SwarmGroup:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkLease:
+    def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkReply:
         """Leases blocks to a member; none while peers still bring their sums.
 
         `is_averaging`: lease from the next step only.
         """
         self._to_bring.discard(member.name)  # it would have brought its sum first
         if self._is_adopting:
-            return WorkLease()
+            return WorkReply()
         among = self.open_rows[1:] if is_averaging else self.open_rows
         if self._settings.delayed_updates:
             # its last report

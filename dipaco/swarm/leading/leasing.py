@@ -8,10 +8,10 @@ next step's rows last.
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 from dipaco.swarm.leading.members import SECONDS_AT_STAKE, GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
+from dipaco.swarm.network.messages import WorkReply
 from dipaco.swarm.planning.assignment import assign, block_that_holds_up, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
@@ -20,51 +20,37 @@ PATIENCE = 3.0  # A parked member gets leftover blocks after so many times the o
 MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # range of an idle member's delay between two requests
 
 
-class WorkLease(NamedTuple):
-    """The blocks that a member is to compute now."""
-
-    blocks: tuple[int, ...] = ()
-    within_seconds: float = 0.0
-    ask_again_seconds: float = MAX_ASK_SECONDS  # used if there are no blocks
-    step: int = -1  # step of the blocks
-    lineage: str = ""  # lineage of the state from which their gradients are computed
-    # rate of the step after that state; None: the blocks belong to the state itself
-    learning_rate: float | None = None
-    is_suspended: bool = False  # it gets none for a while
-
-    def of(self, rows: StepRows) -> "WorkLease":
-        """The same blocks, as rows of that step."""
-        return self._replace(step=rows.step, lineage=rows.lineage, learning_rate=rows.learning_rate)
-
-
 def lease_rows(
     among: Sequence[StepRows],
     members: Mapping[str, GroupMember],
     member: GroupMember,
     say: Callable[[str], None],
-) -> WorkLease:
+) -> WorkReply:
     """Leases blocks to a member that asks, from the first of these steps that has some for it.
     Members that may not have rows get none.
     """
     if member.name not in members:
-        return WorkLease(is_suspended=True)
+        return WorkReply(is_suspended=True)
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
-            lease = lease_work(rows.ledger, able, member, say, only_free=True)
-            if not lease.blocks and rows is among[0]:
-                lease = _backup_of_what_holds_up(among, members, member)
-            if lease.blocks:
-                return lease.of(rows)
+            blocks = lease_work(rows.ledger, able, member, say, only_free=True)
+            if not blocks and rows is among[0]:
+                blocks = _backup_of_what_holds_up(among, members, member)
+            if blocks:
+                return rows.leasing(blocks)
     for rows in among[:1]:
-        lease = lease_work(rows.ledger, members, member, say)
-        return lease.of(rows) if lease.blocks else lease
-    return WorkLease()
+        if blocks := lease_work(rows.ledger, members, member, say):
+            return rows.leasing(blocks)
+        if rows.ledger.open_blocks():  # it may be a backup soon
+            soon = max(member.seconds_per_block / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)
+            return WorkReply(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
+    return WorkReply()
 
 
 def _backup_of_what_holds_up(
     among: Sequence[StepRows], members: Mapping[str, GroupMember], member: GroupMember
-) -> WorkLease:
+) -> tuple[int, ...]:
     """A block of the first step for which all would wait after the next step's rows are done."""
     (this, after), now, own = among, time.monotonic(), member.seconds_per_block
     speeds = [
@@ -74,12 +60,7 @@ def _backup_of_what_holds_up(
     ]
     meanwhile = seconds_without(after.ledger.num_free, speeds) if after.ledger.num_free else 0.0
     block = block_that_holds_up(this.ledger, own, now, meanwhile)
-    if block is None:
-        return WorkLease()
-    within = max(MIN_WAIT_SECONDS, member.block_deadline_seconds)
-    timing = {"now_seconds": now, "seconds_per_block": own}
-    has = this.ledger.lease_backup(member.name, block, now + within, **timing)
-    return WorkLease((block,), within) if has else WorkLease()
+    return () if block is None else _leased(this.ledger, member, now, backup=block)
 
 
 def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:
@@ -107,7 +88,7 @@ def lease_work(
     say: Callable[[str], None],
     *,
     only_free: bool = False,
-) -> WorkLease:
+) -> tuple[int, ...]:
     """Leases blocks of the step, free ones or as a backup, to a member that asks.
 
     `only_free`: no backup, and nothing to a member for which the others would not wait.
@@ -119,26 +100,33 @@ def lease_work(
         if each.join_request.computes or other == name
     }
     assigned = assign(ledger, name, speeds, now, SECONDS_AT_STAKE)
-    timing = {"now_seconds": now, "seconds_per_block": speeds[name] or math.inf}
     count = assigned.count
     if only_free and not count:
-        return WorkLease()
+        return ()
     if assigned.needed_seconds:
         count = _count_of_parked(ledger, member, assigned.needed_seconds, say)
-    limit_seconds = max(count, 1) * member.block_deadline_seconds
-    within, blocks = max(MIN_WAIT_SECONDS, limit_seconds), ()
-    if count:
-        lease = ledger.lease(name, count, now + within, **timing)
-        blocks = () if lease is None else lease.blocks
-    elif (backup := assigned.backup) is not None:
-        blocks = (backup,) if ledger.lease_backup(name, backup, now + within, **timing) else ()
+    blocks = _leased(ledger, member, now, count=count, backup=assigned.backup)
     if blocks:
         member.parked_since = None
-        return WorkLease(blocks, within)
-    if not ledger.open_blocks():
-        return WorkLease()
-    soon = max(speeds[name] / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)  # it may be a backup then
-    return WorkLease(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
+    return blocks
+
+
+def _leased(
+    ledger: BlockLedger,
+    member: GroupMember,
+    now: float,
+    *,
+    count: int = 0,
+    backup: int | None = None,
+) -> tuple[int, ...]:
+    """So many free blocks of a ledger, or one that another has, now leased to a member."""
+    until = now + max(MIN_WAIT_SECONDS, max(count, 1) * member.block_deadline_seconds)
+    timing = {"now_seconds": now, "seconds_per_block": member.seconds_per_block or math.inf}
+    if count:
+        return ledger.lease(member.name, count, until, **timing)
+    if backup is None or not ledger.lease_backup(member.name, backup, until, **timing):
+        return ()
+    return (backup,)
 
 
 def _count_of_parked(

@@ -10,7 +10,6 @@ from dipaco.runs.version import is_this_program, program_version
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.gradient_checks import LentCheck
 from dipaco.swarm.leading.group import SwarmGroup
-from dipaco.swarm.leading.leasing import WorkLease
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import Rounds
@@ -192,7 +191,7 @@ class LeaderService:
         member, published = self._member(request), self._published.value
         if body.was_late:
             member.time_next_block()
-        nothing = WorkReply(accepted=(), blocks=(), within_seconds=0.0), b""
+        nothing = WorkReply(), b""
         is_late = self._compute.settings.delayed_updates
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
         if not published.is_open or not (is_at_step or is_late):
@@ -206,26 +205,24 @@ class LeaderService:
             if rows is None or not self._group.adopt(member, body.done, rows):
                 return nothing
             blocks = tuple(one.block for one in body.done)
-            return WorkReply(accepted=blocks, blocks=(), within_seconds=0.0), b""
+            return WorkReply(accepted=blocks), b""
         done = body.done if rows is not None else ()
         accepted = tuple(one.block for one in done if self._group.accept(member, one, rows))
-        lease, is_averaging = WorkLease(), published.plan is not None
+        lease, is_averaging = WorkReply(), published.plan is not None
         if body.wants_more and (is_late or not is_averaging):
             lease = self._group.lease(member, is_averaging=is_averaging)
         leased = self._group.rows_at(lease.step, lease.lineage)
         batch = {} if leased is None else leased.batch
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
         self._group.changed.set()
-        return WorkReply(
-            accepted=accepted, is_parked=member.parked_since is not None, **lease._asdict()
-        ), pack_rows(payload)
+        lease.accepted, lease.is_parked = accepted, member.parked_since is not None
+        return lease, pack_rows(payload)
 
     async def _check(self, body: CheckRequest, request: PeerRequest) -> PeerReply:
         lent = self._lent_to(request)
         lent.taken.set()
         rows = [self._compute.rows_of(lent.rows.batch, block) for block in lent.blocks]
-        lease = WorkLease(lent.blocks).of(lent.rows)
-        return WorkReply(accepted=(), **lease._asdict()), pack_rows(rows)
+        return lent.rows.leasing(lent.blocks), pack_rows(rows)
 
     async def _admit_checked(self, body: CheckRequest, request: PeerRequest) -> None:
         self._lent_to(request)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dipaco.swarm.network.messages import BlockResult
+from dipaco.swarm.network.messages import BlockResult, WorkReply
 from dipaco.swarm.planning.leases import BlockLedger
 
 
@@ -52,6 +52,12 @@ class StepRows:
     def at(self, lineage: str, parts: Any) -> "StepRows":
         """The same rows, to be computed at the state before their step. None is done yet."""
         return StepRows(self.step, self.targets, lineage=lineage, parts=parts, batch=self.batch)
+
+    def leasing(self, blocks: tuple[int, ...]) -> WorkReply:
+        """The reply that leases these blocks."""
+        return WorkReply(
+            blocks=blocks, step=self.step, lineage=self.lineage, learning_rate=self.learning_rate
+        )
 
     def problem_with(self, done: BlockResult) -> str:
         """The reason why a block cannot have this result; empty if it can.

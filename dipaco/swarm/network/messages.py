@@ -248,19 +248,16 @@ class WorkRequest(PeerMessage):
 class WorkReply(PeerMessage):
     """The blocks that count, and the blocks to do next. The rows of the latter come along."""
 
-    accepted: tuple[int, ...]
-    blocks: tuple[int, ...]
-    within_seconds: float
+    accepted: tuple[int, ...] = ()
+    blocks: tuple[int, ...] = ()
     ask_again_seconds: float = 1.0  # delay before the next request if there are no blocks
     step: int = -1  # step of the rows
     lineage: str = ""  # lineage of the state from which their gradients are computed
     # rate of the step after that state; None: the rows belong to the state itself
     learning_rate: float | None = None
-    # a block takes you longer than the others need for everything that is left
+    # A block takes you longer than the others need for everything that is left.
     is_parked: bool = False
-    is_suspended: bool = (
-        False  # you get no rows for a while, because averagings did not end with you
-    )
+    is_suspended: bool = False  # no rows for a while, because averagings did not end with you
 
 
 # --- averaging -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dipaco.swarm.planning.leases import BlockLedger, OpenBlock, blocks_to_lease
+from dipaco.swarm.planning.leases import Block, BlockLedger, blocks_to_lease
 
 MARGIN = 1.1  # A slower peer may lengthen a step by this factor.
 # A block of unknown speed holds up its step after so many times the asking peer's seconds.
@@ -55,8 +55,7 @@ def assign(
     needed = seconds_without(len(ledger) - ledger.num_done, others)
     if own > MARGIN * needed:
         return Assignment(needed_seconds=needed)
-    rates = [1.0 / seconds for seconds in (own, *others)]
-    return Assignment(count=blocks_to_lease(ledger.num_free, 1.0 / own, rates, own, max_seconds))
+    return Assignment(count=blocks_to_lease(ledger.num_free, own, others, max_seconds))
 
 
 def seconds_without(num_blocks: int, others: list[float]) -> float:
@@ -83,15 +82,15 @@ def block_that_holds_up(
     if own <= 0:
         return None
     late = [
-        (_expected(one, now), one.block)
-        for one in ledger.open_blocks()
+        (_expected(one, now), number)
+        for number, one in ledger.open_blocks()
         if _expected(one, now) > now + own + meanwhile_seconds
         and (math.isfinite(one.due_seconds) or now - one.since_seconds > PATIENCE * own)
     ]
     return max(late, default=(0.0, None))[1]
 
 
-def _expected(one: OpenBlock, now: float) -> float:
+def _expected(one: Block, now: float) -> float:
     """When a block should be done. An overdue block is expected to take as long again as it has
     taken.
     """
@@ -102,10 +101,10 @@ def _late_block(ledger: BlockLedger, peer: str, own: float, now: float) -> int |
     """The block that `peer` would finish the longest before its holder, or None."""
     is_timed = own > 0
     late = [
-        (_expected(one, now), one.block)
-        for one in ledger.open_blocks()
+        (_expected(one, now), number)
+        for number, one in ledger.open_blocks()
         if one.holder != peer
         and _expected(one, now) > now + own
-        and (is_timed or (math.isfinite(one.due_seconds) and not one.has_backup))
+        and (is_timed or (math.isfinite(one.due_seconds) and one.backup is None))
     ]
     return max(late, default=(0.0, None))[1]

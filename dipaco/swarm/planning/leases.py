@@ -11,34 +11,18 @@ in seconds.
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
-
-
-class Lease(NamedTuple):
-    """Blocks that a peer is to compute."""
-
-    blocks: tuple[int, ...]
-    until_seconds: float
-
-
-class OpenBlock(NamedTuple):
-    """A leased block that is not done and has no backup of known speed."""
-
-    block: int
-    holder: str
-    since_seconds: float  # when it was leased
-    due_seconds: float  # when it should be done; infinite if the holder's speed is not known
-    has_backup: bool = False  # it has a backup of unknown speed
 
 
 @dataclasses.dataclass
-class _Block:
+class Block:
+    """Who has a block of rows."""
+
     holder: str | None = None
-    until_seconds: float = 0.0
-    since_seconds: float = 0.0
-    due_seconds: float = math.inf
+    until_seconds: float = 0.0  # the lease's end
+    since_seconds: float = 0.0  # when it was leased
+    due_seconds: float = math.inf  # when it should be done; infinite: the holder was not timed
     is_done: bool = False
-    backup: "_Block | None" = None  # the backup's holder and deadline
+    backup: "Block | None" = None  # the backup's holder and deadline
 
 
 class BlockLedger:
@@ -46,7 +30,7 @@ class BlockLedger:
 
     def __init__(self, step: int, num_blocks: int):
         self.step = step
-        self._blocks = [_Block() for _ in range(num_blocks)]
+        self._blocks = [Block() for _ in range(num_blocks)]
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -59,17 +43,15 @@ class BlockLedger:
         *,
         now_seconds: float = 0.0,
         seconds_per_block: float = math.inf,
-    ) -> Lease | None:
-        """Leases the first free blocks, at most `count`. None if no block is free. `now_seconds`,
-        `seconds_per_block`: the expected end of each block follows from these.
+    ) -> tuple[int, ...]:
+        """Leases the first free blocks, at most `count`. `now_seconds`, `seconds_per_block`: the
+        expected end of each block follows from these.
         """
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
-        if not free or count < 1:
-            return None
         for index, number in enumerate(free[:count], start=1):
             due = now_seconds + index * seconds_per_block
-            self._blocks[number] = _Block(peer, until_seconds, now_seconds, due)
-        return Lease(tuple(free[:count]), until_seconds)
+            self._blocks[number] = Block(peer, until_seconds, now_seconds, due)
+        return tuple(free[:count])
 
     def lease_backup(
         self,
@@ -95,7 +77,7 @@ class BlockLedger:
         ):
             return False
         due = now_seconds + seconds_per_block
-        found.backup = _Block(peer, until_seconds, now_seconds, due)
+        found.backup = Block(peer, until_seconds, now_seconds, due)
         return True
 
     def finish(self, peer: str, block: int) -> bool:
@@ -123,7 +105,7 @@ class BlockLedger:
         if not wanted <= free | set(self._of(peer, done=True)):
             return False
         for number in wanted & free:
-            self._blocks[number] = _Block(peer, is_done=True)
+            self._blocks[number] = Block(peer, is_done=True)
         return True
 
     def drop(self, peer: str) -> tuple[int, ...]:
@@ -132,14 +114,14 @@ class BlockLedger:
         """
         done = self._of(peer, done=True)
         for block in done:
-            self._blocks[block] = _Block()
+            self._blocks[block] = Block()
         return done + self.give_back(peer)
 
     def give_back(self, peer: str) -> tuple[int, ...]:
         """Frees the peer's unfinished blocks, or gives them to their backups. Returns them."""
         open_blocks = self._of(peer, done=False)
         for block in open_blocks:
-            self._blocks[block] = self._blocks[block].backup or _Block()
+            self._blocks[block] = self._blocks[block].backup or Block()
         for each in self._blocks:
             if each.backup is not None and each.backup.holder == peer:
                 each.backup = None
@@ -154,16 +136,10 @@ class BlockLedger:
         }
         return {peer: self.give_back(peer) for peer in sorted(late)}
 
-    def open_blocks(self) -> list[OpenBlock]:
-        """Blocks that may get a backup."""
+    def open_blocks(self) -> list[tuple[int, Block]]:
+        """Leased blocks, by number, that are not done and have no backup of known speed."""
         return [
-            OpenBlock(
-                number,
-                block.holder,
-                block.since_seconds,
-                block.due_seconds,
-                has_backup=block.backup is not None,
-            )
+            (number, block)
             for number, block in enumerate(self._blocks)
             if block.holder is not None
             and not block.is_done
@@ -204,19 +180,13 @@ class BlockLedger:
 
 
 def blocks_to_lease(
-    num_free: int, rate: float, rates: Sequence[float], seconds_per_block: float, max_seconds: float
+    num_free: int, own_seconds: float, others: Sequence[float], max_seconds: float
 ) -> int:
     """The number of blocks to lease to a peer at once.
 
     It is half of the peer's fair part of the free blocks, so that peers of all speeds finish
-    together (guided self-scheduling), and no more than the peer can compute in `max_seconds`.
-
-    Args:
-      rate: the peer's blocks per second; 0 = not known, and it gets one.
-      seconds_per_block: the peer's seconds per block; 0 = not known, and it gets one.
-      max_seconds: limit on the work that would be lost with the peer.
+    together (guided self-scheduling), and at most the work of `max_seconds`, which would be lost
+    with it. `own_seconds`, `others`: for a block, of this peer and of each other one.
     """
-    if seconds_per_block <= 0 or rate <= 0:
-        return min(1, num_free)
-    fair = num_free * rate / max(sum(rates), rate)
-    return min(num_free, max(1, min(int(fair / 2), int(max_seconds / seconds_per_block))))
+    fair = num_free / own_seconds / sum(1.0 / seconds for seconds in (own_seconds, *others))
+    return min(num_free, max(1, min(int(fair / 2), int(max_seconds / own_seconds))))
