@@ -68,6 +68,7 @@ def test_a_session_that_joins_again_while_another_is_away_takes_over_what_that_d
         seconds = suspensions.note_failed("ana/1", 0.0, 60.0)
         suspensions.note_joined("ana/2", {"bo/1"}, 0.0)
     assert seconds > 0
+    suspensions.note_joined("ana/1", {"ana/2"}, 0.0)
     assert suspensions.is_suspended("ana/1", 1.0)
 
 
