@@ -24,9 +24,9 @@ def credentials(run, quick_backbones):
     return issued(run, {"first": "backbone", "second": "backbone"})
 
 
-def check(run):
-    place = BackbonePlace(MODULAR, 0, "one")
-    backbone_ledger.BackboneLedger(run.ledger, place, SETTINGS, "").check_options()
+def register(run, name, path=0, settings=SETTINGS):
+    place = BackbonePlace(MODULAR, path, name)
+    backbone_ledger.register(run.ledger.swarms, place, settings, "127.0.0.1:1")
 
 
 def test_a_backbone_with_other_options_does_not_start(run, credentials):
@@ -37,36 +37,21 @@ def test_a_backbone_with_other_options_does_not_start(run, credentials):
                 backbone_of(run, 0, "second", credentials["second"], settings=settings)
             assert says in str(refused.value)
         assert list(run.ledger.swarms.backbones(MODULAR, 0)) == ["first"]
-        backbone_ledger.agree(run.ledger.swarms, MODULAR, 0, SETTINGS)  # the same
-        backbone_ledger.agree(run.ledger.swarms, MODULAR, 1, settings)  # of another path
+        register(run, "third")  # the same
+        register(run, "fourth", 1, settings)  # of another path
 
 
 def test_options_change_when_all_have_left_and_not_after_a_crash(run):
-    swarms = run.ledger.swarms
     other = dataclasses.replace(SETTINGS, codec="int8")
-    backbone_ledger.agree(swarms, MODULAR, 0, SETTINGS)
-    swarms.put_backbone("dead", MODULAR, 0, "127.0.0.1:1", is_staffed=False)
-    with pytest.raises(OptionsDiffer, match="dead"):
-        backbone_ledger.agree(swarms, MODULAR, 0, other)
-    check(run)
-    swarms.drop_backbone("dead")
-    backbone_ledger.agree(swarms, MODULAR, 0, other)
+    register(run, "dead")
+    with pytest.raises(OptionsDiffer, match=r"is int8 here and none there.*dead"):
+        register(run, "one", settings=other)
+    register(run, "one")
+    for name in ("dead", "one"):
+        run.ledger.swarms.drop_backbone(name)
+    register(run, "one", settings=other)
     with pytest.raises(OptionsDiffer, match="is none here and int8 there"):
-        check(run)
-
-
-def test_of_two_that_start_at_once_one_says_so_and_is_given_no_path(run, credentials, monkeypatch):
-    said = []
-    first = backbone_of(run, 0, "first", credentials["first"], say=said.append)
-    with contextlib.closing(_Closing(first)):
-        monkeypatch.setattr(type(first._leader), "num_volunteers", lambda self: 1)
-        until(lambda: run.ledger.swarms.backbones(MODULAR, 0, is_staffed=True))
-        run.ledger.swarms.drop_backbone("first")  # as if it was not registered yet
-        other = dataclasses.replace(SETTINGS, block_rows=4)
-        backbone_ledger.agree(run.ledger.swarms, MODULAR, 0, other)
-        until(lambda: not first._staffing.is_staffed)
-    (sentence,) = [one for one in said if "`--block-rows` is 2 here and 4 there" in one]
-    assert "does not lead" in sentence
+        register(run, "two")
 
 
 def test_a_backbone_that_is_refused_says_why_in_its_own_terminal(run, credentials, monkeypatch):

@@ -148,22 +148,25 @@ class Swarms:
             )
 
     @retried
-    def agree_on_options(
-        self, arm: str, path: int, options: dict[str, str]
+    def register(
+        self, worker: str, arm: str, path: int, address: str, options: dict[str, str]
     ) -> tuple[dict[str, str], list[str]]:
-        """Records the options that all backbones of a path have in common, unless other ones are
-        recorded and some backbone has not left in order. Returns the recorded options, and the
-        backbones.
+        """Records a backbone without volunteers, and the options that all backbones of a path have
+        in common. Records nothing if there are other options and some backbone has not left in
+        order. Returns the options, and the backbones before this one.
         """
         key = _options_of(arm, path)
         subjects = {"subject": str(path), "other": _unstaffed(path)}
         with self._database.transaction():
-            rows = self._database.rows("registered_backbones", arm=arm, **subjects)
+            self._database.lock(key)  # of two that start at once
+            workers = self._database.rows("registered_backbones", arm=arm, **subjects)
             row = self._database.one("get_meta", key=key)
-            if not rows or row is None:
+            known = options if row is None or not workers else json.loads(row[0])
+            if known == options:
                 self._database.change("change_meta", key=key, value=json.dumps(options))
-                row = None
-        return options if row is None else json.loads(row[0]), [worker for (worker,) in rows]
+                where = {"subject": _unstaffed(path), "address": address}
+                self._database.change("put_swarm_backbone", worker=worker, arm=arm, **where)
+        return known, [name for (name,) in workers]
 
     def options(self, arm: str, path: int) -> dict[str, str]:
         """Options that the backbones of a path have in common. Empty before there are any."""

@@ -22,12 +22,12 @@ from dipaco import stopping
 from dipaco.errors import DipacoError
 from dipaco.inner.phase import PhaseResult
 from dipaco.inner.phase_runner import PhaseWork
-from dipaco.swarm.errors import OptionsDiffer, SwarmRefuses
+from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.credentials import Credential
 from dipaco.swarm.network.messages import RunOverview, StatePosition
 from dipaco.swarm.network.streams import Streams, first_of, side_by_side
 from dipaco.swarm.network.wire import Wire
-from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger, agree
+from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace, OpenLedger, register
 from dipaco.swarm.roles.backbone_watch import LeaderWatch, Staffing
 from dipaco.swarm.roles.leader import Leader, StepOutcome
 from dipaco.swarm.roles.peer import Peer
@@ -83,7 +83,6 @@ class Backbone:
         self._thread = threading.Thread(target=self._loop.run_forever, name="swarm", daemon=True)
         self._is_busy = False  # true while it leads a phase
         self._followed: Peer | None = None  # its role as a peer of another leader, past or present
-        self._is_out = False  # Other backbones of the path have other options, so it never leads.
         self._ends = 0  # the step at which the phase ends
         self._num_steps, self._overview = num_steps, RunOverview()
         self._overview_until = 0.0  # time on the monotonic clock
@@ -149,8 +148,6 @@ class Backbone:
     # --- the group's side ----------------------------------------------------------------------
 
     async def _start(self) -> None:
-        with contextlib.closing(self._open_ledger()) as ledger:
-            agree(ledger.swarms, self._place.arm, self._place.path, self._settings)
         compute = Compute(self._settings)
         self._wire = Wire(self._credential, self._settings.max_payload_bytes)
         self._wire.verifier.refresh_lists = self._try_to_read_ledger
@@ -159,6 +156,12 @@ class Backbone:
             self._credential, self._wire.serve, listen=self._listen, announce=self._announce
         )
         self.address = self._wire.address or ""
+        try:
+            with contextlib.closing(self._open_ledger()) as ledger:
+                register(ledger.swarms, self._place, self._settings, self.address)
+        except DipacoError:
+            await self._wire.transport.close()
+            raise
         self._ledger = BackboneLedger(
             self._open_ledger(), self._place, self._settings, self.address
         )
@@ -171,7 +174,6 @@ class Backbone:
             on_banned=self._ledger.refuse,
         )
         self._leader.answer_with(self._overview_of_now)
-        self._ledger.put_backbone(is_staffed=False)
         self._staffing = Staffing(self._leader, self._ledger, self._say)
         self._read_ledger()
         self._wire.book.put_own(self.address)
@@ -248,8 +250,7 @@ class Backbone:
             await asyncio.sleep(STATUS_SECONDS)
             with contextlib.suppress(DipacoError):
                 self._read_ledger()
-                self._look_for_other_options()
-                has_changed = self._staffing.look(may_lead=not self._is_out)
+                has_changed = self._staffing.look()
                 if self._is_busy or (has_changed and self._leader.is_leading):
                     self._put_status()
                 if not self._is_busy and self._is_another_s():
@@ -268,15 +269,6 @@ class Backbone:
         is_following = not self._leader.is_leading and self._followed is not None
         return self._followed.lost if is_following else None
 
-    def _look_for_other_options(self) -> None:
-        """Two backbones that started at once may differ. One of them then never leads again."""
-        if not self._is_out:
-            try:
-                self._ledger.check_options()
-            except OptionsDiffer as error:
-                self._is_out = True
-                self._say(f"{error} This backbone does not lead: end it with Ctrl-C")
-
     def _put_status(self) -> None:
         left = max(0, self._ends - self._holder.step) if self._is_busy else 0
         more = {
@@ -292,7 +284,7 @@ class Backbone:
         said: set[str] = set()
         while True:
             others = tuple(address for address in self._backbones if address != self.address)
-            if self._leader.is_leading or self._is_out or not others:
+            if self._leader.is_leading or not others:
                 await asyncio.sleep(0.2)
                 continue
             peer = Peer(self._wire, others, self._holder, say=self._say)

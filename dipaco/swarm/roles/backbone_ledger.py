@@ -32,25 +32,6 @@ def options_of(settings: GroupSettings) -> dict[str, str]:
     }
 
 
-def agree(swarms: Swarms, arm: str, path: int, settings: GroupSettings) -> None:
-    """Records the options of a backbone that starts. Raises `OptionsDiffer`: other backbones of the
-    path have other options.
-    """
-    own = options_of(settings)
-    recorded, workers = swarms.agree_on_options(arm, path, own)
-    if differing := _differing(own, recorded):
-        raise OptionsDiffer(differing=differing, path=path, workers=", ".join(workers))
-
-
-def _differing(own: dict[str, str], recorded: dict[str, str]) -> str:
-    """The options that differ, with both values; empty if none does."""
-    return ", ".join(
-        f"`{option}` is {value} here and {recorded[option]} there"
-        for option, value in own.items()
-        if recorded.get(option, value) != value
-    )
-
-
 MOST_HELPERS = 1000  # limit of an overview
 
 
@@ -60,6 +41,21 @@ class BackbonePlace(NamedTuple):
     arm: str
     path: int
     worker: str
+
+
+def register(swarms: Swarms, place: BackbonePlace, settings: GroupSettings, address: str) -> None:
+    """Records a backbone that starts. Raises `OptionsDiffer`: other backbones of the path have
+    other options.
+    """
+    own, (arm, path, worker) = options_of(settings), place
+    recorded, workers = swarms.register(worker, arm, path, address, own)
+    differing = ", ".join(
+        f"`{option}` is {value} here and {recorded[option]} there"
+        for option, value in own.items()
+        if recorded.get(option, value) != value
+    )
+    if differing:
+        raise OptionsDiffer(differing=differing, path=path, workers=", ".join(workers))
 
 
 class BackboneLedger:
@@ -74,13 +70,6 @@ class BackboneLedger:
         with contextlib.suppress(DipacoError):
             self._swarms.drop_backbone(self._place.worker)
         self._ledger.close()
-
-    def check_options(self) -> None:
-        """Raises `OptionsDiffer` if other backbones of the path have other options."""
-        arm, path, _ = self._place
-        if differing := _differing(options_of(self._settings), self._swarms.options(arm, path)):
-            workers = ", ".join(self._swarms.backbones(arm, path))
-            raise OptionsDiffer(differing=differing, path=path, workers=workers)
 
     def put_backbone(self, *, is_staffed: bool) -> None:
         """`is_staffed`: it has volunteers. Otherwise other workers may take the path."""

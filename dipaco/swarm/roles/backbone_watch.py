@@ -82,12 +82,12 @@ class Staffing:
         self._is_recorded, self._unstaffed_looks = False, 0
         self.is_staffed = False  # true if volunteers have the path
 
-    def look(self, *, may_lead: bool) -> bool:
+    def look(self) -> bool:
         """Looks once. Returns true if `is_staffed` has changed."""
         now = time.monotonic()
         if self._has_volunteers():
             self._seen_at = now
-        is_staffed = now - self._seen_at <= DESERTED_SECONDS and may_lead
+        is_staffed = now - self._seen_at <= DESERTED_SECONDS
         if is_staffed != self._is_recorded:
             self._ledger.put_backbone(is_staffed=is_staffed)
             self._is_recorded = is_staffed
