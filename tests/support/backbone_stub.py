@@ -5,10 +5,10 @@ import contextlib
 
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import (
+    Ack,
     GroupInfo,
     JoinRequest,
     RunOverview,
-    RunRequest,
     SettingsRequest,
 )
 from dipaco.swarm.planning.paths import PathNeed
@@ -36,7 +36,7 @@ async def stub_backbone(asked, paths, port=0):
         asked.append("join")
         raise SwarmRefuses(reason="enough was seen")
 
-    wire.register("run", RunRequest, run)
+    wire.register("run", Ack, run)
     wire.register("settings", SettingsRequest, settings)
     wire.register("join", JoinRequest, join)
     yield address

@@ -10,7 +10,6 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
-from dipaco.swarm.leading.rounds import RoundOutcome
 from dipaco.swarm.roles import backbone_watch
 from dipaco.swarm.roles.volunteer import Volunteer
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
@@ -123,7 +122,7 @@ async def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_
 
     async def hold(plan):
         assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
-        return RoundOutcome([bytes(4 * group.compute.num_values)], {})
+        return [bytes(4 * group.compute.num_values)]
 
     async def settle(plan, rows):
         return {}

@@ -18,7 +18,7 @@ from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
 TIMES = 90  # each
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
-    "run": messages.RunRequest(),
+    "run": messages.Ack(),
     "settings": messages.SettingsRequest(),
     "join": messages.JoinRequest(
         version=program_version(), address=None, computes=True, holds_state=True
@@ -41,13 +41,13 @@ BODIES = {
         wants_more=True,
         done=(messages.BlockResult(block=0, loss=1.0, targets=46.0),),
     ),
-    "manifest": messages.ManifestRequest(),
+    "manifest": messages.Ack(),
     "held": messages.HeldStateRequest(origin="test"),
     "past_mean": messages.PastMeanRequest(step=0, before="root", start=0, stop=5),
-    "leave": messages.LeaveRequest(),
+    "leave": messages.Ack(),
     "records": messages.AddressRecords(),
-    "check": messages.CheckRequest(),
-    "checked": messages.CheckRequest(),
+    "check": messages.Ack(),
+    "checked": messages.Ack(),
     "commit": messages.BringRequest(round_number=1, content=bytes(16)),
     "sketch": messages.BringRequest(round_number=1, content=bytes(512)),
     "forward": messages.ForwardRequest(round_number=1, reducer="bo/1"),

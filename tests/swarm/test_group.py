@@ -190,8 +190,8 @@ def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(g
     assert does() == ["waits", "waits", "adds up"], "ana has not computed yet"
     ana.time_block(0.1)
     assert does() == ["waits", "is suspended", "adds up"]
-    assert group.lease(eve).is_suspended
-    assert not group.lease(ana).is_suspended
+    assert group.lease(eve).why == "is suspended"
+    assert not group.lease(ana).why
     kinds = [peer["kind"] for peer in group.status()["peers"].values()]
     assert kinds == [
         "computes",

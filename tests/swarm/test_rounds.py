@@ -8,7 +8,7 @@ import pytest
 
 from dipaco.swarm.leading import rounds as module
 from dipaco.swarm.leading.group import SwarmGroup
-from dipaco.swarm.leading.rounds import RoundOutcome, Rounds
+from dipaco.swarm.leading.rounds import RoundFailed, Rounds
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.planning.track_records import MAX_SLOWDOWN
@@ -63,7 +63,14 @@ class Round:
             within_seconds=within_seconds,
         )
         self.rounds.publish(plan)
-        return run(lambda: self.rounds.hold(plan))
+
+        async def outcome():
+            try:
+                return SimpleNamespace(contents=await self.rounds.hold(plan), failed={})
+            except RoundFailed as error:
+                return SimpleNamespace(contents=[], failed=error.failed)
+
+        return run(outcome)
 
 
 @pytest.fixture
@@ -101,13 +108,14 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
 async def test_a_step_counts_no_failure_of_one_that_sends_nothing(group, monkeypatch):
     leader, members = group.leader, group.leader.group
     mean = bytes(4 * group.compute.num_values)
-    failed = RoundOutcome([], {"bo/1": "it does not give the sum"})
-    outcomes = [failed, failed, RoundOutcome([mean], {})]
+    outcomes = [True, True, False]
 
     async def hold(plan):
         if "bo/1" not in members.members:
             group.add_timed("bo/1")
-        return outcomes.pop(0)
+        if outcomes.pop(0):
+            raise RoundFailed({"bo/1": "it does not give the sum"})
+        return [mean]
 
     async def settle(plan, rows):
         return {}
@@ -138,16 +146,16 @@ def test_a_reducer_without_a_part_that_the_leader_has_is_set_aside_and_blames_no
     assert (outcome.contents, outcome.failed) == ([], {})
     assert set(held.rounds.past.last_aside) == {"ana/1"}
     assert held.published[-1].missing == (("eve/1", "ana/1"),)
-    assert not held.rounds.past.unreliable
+    assert not held.rounds.past.faults
     held.rounds.begin_term()
     assert not held.rounds.past.last_aside, "its numbers were those of the last term"
 
 
 def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
     held.ends["ana/1"] = None
-    _, failed, _ = held.hold(within_seconds=0.2)
+    failed = held.hold(within_seconds=0.2).failed
     assert failed == {"ana/1": "it took a slice and does not answer"}
-    assert held.rounds.past.unreliable == {"ana/1": 1}
+    assert held.rounds.past.faults == {"ana/1": 1}
 
 
 def planning(held, *, num_values=1_000_000, per_second=1.25e6):

@@ -30,7 +30,7 @@ def lease_rows(
     Members that may not have rows get none.
     """
     if member.name not in members:
-        return WorkReply(is_suspended=True)
+        return WorkReply(why="is suspended")
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}

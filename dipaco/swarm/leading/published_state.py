@@ -21,20 +21,7 @@ class PublishedState:
         self._changed = asyncio.Event()
         self._past: dict[int, GroupState] = {}  # keyed by number, the newest last
         self._updates: dict[int, StateUpdate] = {}  # keyed by the number of the base
-        self.value = GroupState(
-            number=0,
-            leader=leader,
-            origin="",
-            step=-1,
-            lineage="",
-            is_open=False,
-            end="",
-            plan=None,
-            closed=(),
-            pinned_step=-1,
-            backbones=(),
-            revoked=(),
-        )
+        self.value = GroupState(leader=leader)
 
     def publish(self, **changes: Any) -> None:
         """Sets fields of the state. Peers that poll get it at once."""

@@ -13,7 +13,6 @@ import contextlib
 import secrets
 import time
 from collections.abc import Callable, Collection
-from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,17 +46,9 @@ BRING_SECONDS = 5.0  # shortest limit for commitments and sketches, which are sh
 MAX_SHARE = 0.5
 
 
-class RoundOutcome(NamedTuple):
-    """The result of a round: means, or members that failed."""
-
-    contents: list[bytes]  # the coded mean of each slice; none if the round must be held again
-    failed: dict[str, str]  # member -> reason
-    not_finite: frozenset[str] = frozenset()  # senders of a part that is not finite
-
-
 class RoundFailed(Exception):
     """A round is to be held again. `failed`: member -> reason. Without any, a reducer was set
-    aside.
+    aside. `not_finite`: senders of a part that is not finite.
     """
 
     def __init__(self, failed: dict[str, str], not_finite: frozenset[str] = frozenset()):
@@ -98,11 +89,8 @@ class Rounds:
     # --- what senders bring --------------------------------------------------------------------
 
     def commit(self, round_number: int, sender: str, digests: bytes) -> None:
-        """A sender commits itself to its parts. What it says later does not count.
-
-        Raises:
-          SwarmRefuses: there is no such round, or not of this sender.
-          BadMessage: it is no commitment.
+        """A sender commits itself to its parts. What it says later does not count. Raises
+        `SwarmRefuses`, `BadMessage`.
         """
         plan = self._plan_of(round_number, sender)
         if len(digests) != DIGEST_BYTES * len(plan.slices):
@@ -120,7 +108,7 @@ class Rounds:
 
     def slice_to_forward(self, round_number: int, sender: str, reducer: str) -> Slice:
         """The slice of a reducer to which a sender's part is to be passed on. Raises
-        `SwarmRefuses`: they do not belong to the present round.
+        `SwarmRefuses`.
         """
         plan = self._plan_of(round_number, sender)
         for part in plan.slices:
@@ -129,18 +117,15 @@ class Rounds:
         raise SwarmRefuses(reason="only parts of a round are passed on, to its reducers")
 
     async def forward(self, round_number: int, sender: str, reducer: str, content: bytes) -> None:
-        """Passes a part on to its reducer.
-
-        Raises:
-          SwarmRefuses: as above, or its reducer is not reached from here either.
-          BadMessage: it is not the part to which its sender has committed itself.
+        """Passes a part on to its reducer. Raises `SwarmRefuses`, `BadMessage`: it is not the part
+        to which its sender has committed itself.
         """
         part = self.slice_to_forward(round_number, sender, reducer)
         plan = self.plan_held
         check_part(plan, part, sender, content)
         self._forwarded.add((sender, reducer))
         try:
-            await self._push(plan, part, content, sender)
+            await push_part(self._wire, self._holder.reducer, plan, part, content, sender=sender)
         except PEER_ERRORS as error:
             reason = f"{reducer} does not take it from here either"
             raise SwarmRefuses(reason=reason) from error
@@ -243,8 +228,8 @@ class Rounds:
 
     # --- holding a round -----------------------------------------------------------------------
 
-    async def hold(self, plan: RoundPlan) -> RoundOutcome:
-        """Gathers the means of all slices, or finds the members without which there are none."""
+    async def hold(self, plan: RoundPlan) -> list[bytes]:
+        """Gathers the coded means of all slices. Raises `RoundFailed`."""
         started = time.monotonic()
         gathering: dict[str, asyncio.Task[bytes]] = {}
         try:
@@ -255,8 +240,6 @@ class Rounds:
             if plan.commitments:
                 plan = await self._all_sketches(plan)
             await self._look_at(plan, contents)
-        except RoundFailed as error:
-            return RoundOutcome([], error.failed, error.not_finite)
         finally:
             for task in gathering.values():
                 task.cancel()
@@ -265,7 +248,7 @@ class Rounds:
         self._durations.add((time.monotonic() - started) / self._expected_seconds)
         senders = [one.name for one in plan.senders]
         self.past.note_good([part.reducer for part in plan.slices], senders)
-        return RoundOutcome(contents, {})
+        return contents
 
     async def _all_committed(self, plan: RoundPlan) -> RoundPlan:
         """Waits until all senders have committed themselves, and tells everyone to what."""
@@ -305,18 +288,22 @@ class Rounds:
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
     ) -> list[bytes]:
         """The coded mean of every slice. Raises `RoundFailed`: there is none of one, and why."""
-        everything = asyncio.gather(*gathering.values(), return_exceptions=True)
-        for is_last in (False, True):
-            await self._watch(plan, gathering, everything, time.monotonic() + plan.within_seconds)
-            self._raise_failures(plan, gathering)
-            if everything.done():
-                break
-            missing = await self._missing(plan, gathering)
-            if is_last:
-                self._raise_late(plan, missing)
-            missing = tuple(sorted(missing))
+        if not await self._are_there(plan, gathering):
+            missing = tuple(sorted(await self._missing(plan, gathering)))
             plan = self.publish(msgspec.structs.replace(plan, missing=missing))
+            if not await self._are_there(plan, gathering):
+                self._raise_late(plan, await self._missing(plan, gathering))
         return [gathering[part.reducer].result() for part in plan.slices]
+
+    async def _are_there(self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]) -> bool:
+        """Waits until all means are there, or time is up. Raises as `_raise_failures`."""
+        deadline = time.monotonic() + plan.within_seconds
+        while time.monotonic() < deadline:
+            _, waiting = await asyncio.wait(gathering.values(), timeout=CHECK_SECONDS)
+            self._raise_failures(plan, gathering)
+            if not waiting:
+                return True
+        return False
 
     def _raise_failures(self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]) -> None:
         """Raises `RoundFailed` if a reducer has given no mean, or a member is gone."""
@@ -342,22 +329,6 @@ class Rounds:
             name: self._group.departed.get(name, "it has left")
             for name in set(names) - set(self._group.members) - {self._wire.name}
         }
-
-    async def _watch(
-        self,
-        plan: RoundPlan,
-        gathering: dict[str, asyncio.Task[bytes]],
-        everything: asyncio.Future[Any],
-        deadline: float,
-    ) -> None:
-        """Waits until all means are there, a member failed, or time is up."""
-        concerned = {one.name for one in plan.senders} | set(gathering)
-        while not everything.done() and time.monotonic() < deadline:
-            await asyncio.wait([everything], timeout=CHECK_SECONDS)
-            if self._gone(concerned) or any(
-                task.done() and task.exception() for task in gathering.values()
-            ):
-                break
 
     async def _missing(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]
@@ -430,10 +401,3 @@ class Rounds:
             recipient=part.reducer,
         )
         return set(reply.senders)
-
-    async def _push(self, plan: RoundPlan, part: Slice, content: bytes, sender: str) -> None:
-        """Sends a part to its reducer once. Raises as `push_part`."""
-        reducer, within = self._holder.reducer, plan.within_seconds
-        await push_part(
-            self._wire, reducer, plan, part, content, sender=sender, within_seconds=within
-        )

@@ -20,17 +20,13 @@ from dipaco.swarm.network.messages import (
     POLL_SECONDS,
     Ack,
     BringRequest,
-    CheckRequest,
     ForwardRequest,
     GroupInfo,
     HeldStateRequest,
     JoinRequest,
-    LeaveRequest,
-    ManifestRequest,
     PastMeanRequest,
     PollRequest,
     RunOverview,
-    RunRequest,
     SettingsRequest,
     StateManifest,
     WorkReply,
@@ -73,16 +69,16 @@ class LeaderService:
             str, float
         ] = {}  # volunteers that asked while this did not lead -> when
         wire.register("settings", SettingsRequest, self._settings)
-        wire.register("run", RunRequest, self._run)
+        wire.register("run", Ack, self._run)
         wire.register("join", JoinRequest, self._join)
         wire.register("poll", PollRequest, self._poll)
         wire.register("work", WorkRequest, self._work)
-        wire.register("manifest", ManifestRequest, self._manifest)
+        wire.register("manifest", Ack, self._manifest)
         wire.register("held", HeldStateRequest, self._held)
         wire.register("past_mean", PastMeanRequest, self._past_mean)
-        wire.register("leave", LeaveRequest, self._leave)
-        wire.register("check", CheckRequest, self._check)
-        wire.register("checked", CheckRequest, self._checked, admits=self._admit_checked)
+        wire.register("leave", Ack, self._leave)
+        wire.register("check", Ack, self._check)
+        wire.register("checked", Ack, self._checked, admits=self._admit_checked)
         wire.register("commit", BringRequest, self._commit)
         wire.register("sketch", BringRequest, self._sketch)
         wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
@@ -118,7 +114,7 @@ class LeaderService:
         self._note_waiting(request.sender, body.computes)
         return self._group_info(request.sender), b""
 
-    async def _run(self, body: RunRequest, request: PeerRequest) -> PeerReply:
+    async def _run(self, body: Ack, request: PeerRequest) -> PeerReply:
         """Every backbone answers, whether it leads or not."""
         self._group.check_not_locked(request.certificate)
         return self.overview(), b""
@@ -152,7 +148,7 @@ class LeaderService:
             backbones=self.backbones,
         )
 
-    async def _leave(self, body: LeaveRequest, request: PeerRequest) -> PeerReply:
+    async def _leave(self, body: Ack, request: PeerRequest) -> PeerReply:
         self._group.remove(self._member(request).name, "it has left")
         return Ack(), b""
 
@@ -215,19 +211,21 @@ class LeaderService:
         batch = {} if leased is None else leased.batch
         payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
         self._group.changed.set()
-        lease.accepted, lease.is_parked = accepted, member.parked_since is not None
+        if not lease.blocks and member.parked_since is not None:
+            lease.why = lease.why or "is parked"
+        lease.accepted = accepted
         return lease, pack_rows(payload)
 
-    async def _check(self, body: CheckRequest, request: PeerRequest) -> PeerReply:
+    async def _check(self, body: Ack, request: PeerRequest) -> PeerReply:
         lent = self._lent_to(request)
         lent.taken.set()
         rows = [self._compute.rows_of(lent.rows.batch, block) for block in lent.blocks]
         return lent.rows.leasing(lent.blocks), pack_rows(rows)
 
-    async def _admit_checked(self, body: CheckRequest, request: PeerRequest) -> None:
+    async def _admit_checked(self, body: Ack, request: PeerRequest) -> None:
         self._lent_to(request)
 
-    async def _checked(self, body: CheckRequest, request: PeerRequest) -> PeerReply:
+    async def _checked(self, body: Ack, request: PeerRequest) -> PeerReply:
         given = self._lent_to(request).given
         if not given.done():
             given.set_result(codec_of("none").decode(request.payload, self._compute.num_values))
@@ -260,7 +258,7 @@ class LeaderService:
 
     # --- states and means ----------------------------------------------------------------------
 
-    async def _manifest(self, body: ManifestRequest, request: PeerRequest) -> PeerReply:
+    async def _manifest(self, body: Ack, request: PeerRequest) -> PeerReply:
         self._member(request)
         here, offered = self._holder, self._offered
         if offered is None or not self._is_still_offered(offered):

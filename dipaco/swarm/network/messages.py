@@ -45,7 +45,11 @@ class Positioned(PeerMessage):
 
 
 class Ack(PeerMessage):
-    """Done. A payload may come along."""
+    """Done. A payload may come along. Also what I ask with if the method says it all: `leave`;
+    `manifest`, of the group's state (reply: `StateManifest`); `run`, of any backbone (reply:
+    `RunOverview`). If the plan names me as a checker, `check`: what do I compute? (Reply:
+    `WorkReply`, with the rows.) `checked`: the sum of their gradients comes along, float32.
+    """
 
 
 # --- joining and leaving ---------------------------------------------------------------------
@@ -95,10 +99,6 @@ class AddressRecords(PeerMessage):
     records: tuple[Record, ...] = ()
 
 
-class LeaveRequest(PeerMessage):
-    """I am leaving. Reply: `Ack`."""
-
-
 # --- the group's state -----------------------------------------------------------------------
 
 
@@ -133,7 +133,7 @@ class RoundPlan(PeerMessage):
     commitments: tuple[bytes, ...] | None = None
     seed: bytes = b""  # for sketches; given once the leader has all means
     missing: tuple[tuple[str, str], ...] = ()  # (sender, reducer): send that part through me
-    checkers: tuple[str, ...] = ()  # senders that compute another's rows too: `CheckRequest`
+    checkers: tuple[str, ...] = ()  # senders that compute another's rows too: see `Ack`
 
     @property
     def targets(self) -> float:
@@ -156,12 +156,8 @@ ROUNDS_PER_TERM = 1 << 32
 
 
 def round_number_of(term: int, count: int) -> int:
-    """A number that no other leader gives. So a peer that still follows the last leader mistakes a
-    round of the next one neither for a finished round nor for one that it knows.
-
-    Args:
-      term: drawn at random by a backbone when it begins to lead.
-      count: rounds of this leader, from 1.
+    """A number that no other leader gives, so that nobody takes a round for one of the last leader.
+    `term`: drawn at random by a backbone when it begins to lead. `count`: its rounds, from 1.
     """
     return term * ROUNDS_PER_TERM + count
 
@@ -188,20 +184,21 @@ class ClosedStep(PeerMessage):
 
 class GroupState(Positioned):
     """The state of the group. All peers poll it. It is a state, so no peer needs to see every
-    change.
-
-    Only changes since the peer's last known state travel: `differences.py`.
+    change. Only changes since the peer's last known state travel: `differences.py`.
     """
 
-    number: int  # grows with every change
-    leader: str
-    is_open: bool  # False: between two phases
-    end: str  # why the run needs no peers any more, if so: a sentence
-    plan: RoundPlan | None
-    closed: tuple[ClosedStep, ...]  # the last steps, the newest last
-    pinned_step: int  # donors keep their state of this step for newcomers; -1 = none
-    backbones: tuple[str, ...]  # addresses
-    revoked: tuple[str, ...]
+    origin: str = ""
+    step: int = -1
+    lineage: str = ""
+    number: int = 0  # grows with every change
+    leader: str = ""
+    is_open: bool = False  # False: between two phases
+    end: str = ""  # why the run needs no peers any more, if so: a sentence
+    plan: RoundPlan | None = None
+    closed: tuple[ClosedStep, ...] = ()  # the last steps, the newest last
+    pinned_step: int = -1  # donors keep their state of this step for newcomers; -1 = none
+    backbones: tuple[str, ...] = ()  # addresses
+    revoked: tuple[str, ...] = ()
 
 
 class PollRequest(Positioned):
@@ -255,9 +252,9 @@ class WorkReply(PeerMessage):
     lineage: str = ""  # lineage of the state from which their gradients are computed
     # rate of the step after that state; None: the rows belong to the state itself
     learning_rate: float | None = None
-    # A block takes you longer than the others need for everything that is left.
-    is_parked: bool = False
-    is_suspended: bool = False  # no rows for a while, because averagings did not end with you
+    # Why there are no blocks: "is parked" (one takes you longer than the others need for all that
+    # is left) or "is suspended" (averagings did not end with you).
+    why: str = ""
 
 
 # --- averaging -------------------------------------------------------------------------------
@@ -283,13 +280,6 @@ class SliceRequest(PeerMessage):
     start: int
     stop: int
     sender: str = ""  # whose part it is
-
-
-class CheckRequest(PeerMessage):
-    """The plan names me as a checker. As `check`: what do I compute? Reply: `WorkReply`, with the
-    rows. As `checked`: the sum of their gradients comes along, float32. Reply: `Ack`. To the
-    leader.
-    """
 
 
 class ForwardRequest(PeerMessage):
@@ -323,10 +313,6 @@ class PastMeanRequest(PeerMessage):
 
 
 # --- state -----------------------------------------------------------------------------------
-
-
-class ManifestRequest(PeerMessage):
-    """I need the group's state. Reply: `StateManifest`."""
 
 
 class HeldStateRequest(PeerMessage):
@@ -364,10 +350,6 @@ def lineage_after(before: str, digests: tuple[bytes, ...], learning_rate: float)
     for one in digests:
         state.update(one)
     return state.hexdigest()
-
-
-class RunRequest(PeerMessage):
-    """Tell me how the run is, and who helps. Reply: `RunOverview`. Any backbone answers."""
 
 
 class RunOverview(PeerMessage):

@@ -26,7 +26,7 @@ from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
 from dipaco.swarm.leading.published_state import PastMeans, PublishedState, wait_until_set
-from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.leading.rounds import RoundFailed, Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.leading.sum_checks import NOT_FINITE
@@ -191,11 +191,14 @@ class Leader:
             loss = self.group.rows.mean_loss  # a member that goes takes its loss along
             rows, averaged_at = self.group.rows, time.monotonic()
             self._checks.begin(plan, rows)
-            contents, failed, not_finite = await self._rounds.hold(plan)
-            failed |= await self._checks.settle(self._rounds.plan_held, rows) if contents else {}
-            if not failed and contents:
-                break
-            await self._refuse_not_finite(plan, not_finite)
+            try:
+                contents = await self._rounds.hold(plan)
+                failed = await self._checks.settle(self._rounds.plan_held, rows)
+                if not failed:
+                    break
+            except RoundFailed as error:
+                failed = error.failed
+                await self._refuse_not_finite(plan, error.not_finite)
             senders = {one.name for one in plan.senders}
             for name, reason in failed.items():
                 # Suspension is no penalty without rows: it adds up nothing for a while.

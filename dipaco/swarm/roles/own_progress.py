@@ -2,7 +2,7 @@
 
 from dipaco.model.config import num_parameters
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.network.messages import RunOverview, WorkReply
+from dipaco.swarm.network.messages import RunOverview
 from dipaco.swarm.training.compute import GroupSettings
 
 NO_ROWS = {  # reasons for having no rows, keyed as in `members.WHY`
@@ -30,13 +30,6 @@ def own_progress(
             )
     speed = f" at {samples_per_second:.1f} samples/s" if samples_per_second else ""
     return "; ".join([*said, f"this machine {does}{speed if does == 'computes' else ''}"])
-
-
-def why_no_rows(reply: WorkReply) -> str:
-    """A key of `NO_ROWS`; empty if there simply are none."""
-    if reply.blocks:
-        return ""
-    return "is suspended" if reply.is_suspended else "is parked" if reply.is_parked else ""
 
 
 def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:

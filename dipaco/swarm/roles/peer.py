@@ -26,8 +26,6 @@ from dipaco.swarm.network.messages import (
     GroupInfo,
     GroupState,
     JoinRequest,
-    LeaveRequest,
-    ManifestRequest,
     PollRequest,
     RoundPlan,
     StateManifest,
@@ -118,9 +116,7 @@ class Peer:
 
     async def send_leave(self) -> None:
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
-            await self.wire.ask(
-                self.leader.address, "leave", LeaveRequest(), Ack, within_seconds=20.0
-            )
+            await self.wire.ask(self.leader.address, "leave", Ack(), Ack, within_seconds=20.0)
 
     # --- the group's state ---------------------------------------------------------------------
 
@@ -304,7 +300,7 @@ class Peer:
             manifest, _ = await self.wire.ask(
                 self.leader.address,
                 "manifest",
-                ManifestRequest(),
+                Ack(),
                 StateManifest,
                 within_seconds=60.0,
                 from_backbone=True,

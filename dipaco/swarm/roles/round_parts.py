@@ -120,16 +120,8 @@ class PartSender:
             await self._forward(plan, part, content)
             return
         try:
-            await push_part(
-                self._wire,
-                self._reducer,
-                plan,
-                part,
-                content,
-                sender=self._wire.name,
-                within_seconds=2 * plan.within_seconds,
-                attempts=2,
-            )
+            own = self._wire.name
+            await push_part(self._wire, self._reducer, plan, part, content, sender=own, attempts=2)
             self._unreached.forgive(part.address)
         except SwarmRefuses as error:
             self._say(f"what was sent did not count: {error.values['reason']}")

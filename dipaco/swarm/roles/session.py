@@ -26,9 +26,9 @@ from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.network.messages import (
     RUN_OVER,
+    Ack,
     GroupInfo,
     RunOverview,
-    RunRequest,
     SettingsRequest,
 )
 from dipaco.swarm.network.streams import Streams
@@ -120,7 +120,7 @@ async def wire_to(
 async def ask_about_run(wire: Wire, address: str) -> RunOverview:
     """An overview of the run, from one of its backbones. Raises one of `PEER_ERRORS`."""
     overview, _ = await wire.ask(
-        address, "run", RunRequest(), RunOverview, within_seconds=ASK_SECONDS, from_backbone=True
+        address, "run", Ack(), RunOverview, within_seconds=ASK_SECONDS, from_backbone=True
     )
     return overview
 

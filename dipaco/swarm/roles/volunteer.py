@@ -17,7 +17,6 @@ import numpy as np
 from dipaco.swarm.network.messages import (
     Ack,
     BlockResult,
-    CheckRequest,
     ClosedStep,
     GroupState,
     RoundPlan,
@@ -27,7 +26,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Rate
-from dipaco.swarm.roles.own_progress import NO_ROWS, why_no_rows
+from dipaco.swarm.roles.own_progress import NO_ROWS
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.volunteer_sums import CodecResidual, StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
@@ -185,7 +184,7 @@ class Volunteer(Peer):
 
     async def _check(self, mine: StepSum) -> None:
         """Computes what another has computed, and gives the leader the sum."""
-        asked, settings = CheckRequest(), self.compute.settings
+        asked, settings = Ack(), self.compute.settings
         try:
             lease, content = await self._ask_for_rows("check", asked)
             if lease.lineage != mine.lineage:
@@ -243,7 +242,8 @@ class Volunteer(Peer):
 
     def _note_rows(self, reply: WorkReply | None) -> None:
         """Says why there are none, once until there are some again."""
-        self._without_rows = why = "" if reply is None else why_no_rows(reply)
+        why = "" if reply is None or reply.blocks else reply.why
+        self._without_rows = why = why if why in NO_ROWS else ""
         if why and why != self._said_why:
             self._say(NO_ROWS[why])
         if why or (reply is not None and reply.blocks):
@@ -353,9 +353,7 @@ class Volunteer(Peer):
             mine = self._sums[lease.step] = StepSum(lease.step, lease.lineage, parts)
         return mine
 
-    async def _ask_for_rows(
-        self, name: str, asked: WorkRequest | CheckRequest
-    ) -> tuple[WorkReply, bytes]:
+    async def _ask_for_rows(self, name: str, asked: WorkRequest | Ack) -> tuple[WorkReply, bytes]:
         """(the leader's reply, its payload). Raises one of `PEER_ERRORS`."""
         return await self.wire.ask(
             self.leader.address, name, asked, WorkReply, within_seconds=30.0, from_backbone=True

@@ -9,9 +9,7 @@ itself, nothing goes over the network.
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
@@ -25,7 +23,7 @@ from dipaco.swarm.network.messages import (
     digest,
     is_same_term,
 )
-from dipaco.swarm.network.wire import OTHER_RECIPIENT, PEER_ERRORS, Body, Wire
+from dipaco.swarm.network.wire import OTHER_RECIPIENT, PEER_ERRORS, Wire
 
 KEPT_ROUNDS = 3  # rounds whose means are still given out
 OVER = "that round is over"
@@ -208,7 +206,6 @@ async def push_part(
     content: bytes,
     *,
     sender: str,
-    within_seconds: float,
     attempts: int = 1,
 ) -> None:
     """Sends a sender's part of a slice to its reducer.
@@ -218,6 +215,7 @@ async def push_part(
       PEER_ERRORS: the reducer does not answer, or another peer at its address does. If this peer is
         the reducer, `BadMessage`: the part does not count.
     """
+    within = attempts * plan.within_seconds
     if part.reducer == wire.name:
         total = await reducer.slice_sum(plan.number, part.start, part.stop)
         reducer.push(total, sender, content)
@@ -225,9 +223,7 @@ async def push_part(
     body = SliceRequest(round_number=plan.number, start=part.start, stop=part.stop, sender=sender)
     for attempt in range(1, attempts + 1):
         try:
-            await _ask_until_known(
-                wire, part, "push", body, Ack, payload=content, within_seconds=within_seconds
-            )
+            await _ask_until_known(wire, part, "push", body, within, content)
             return
         except SwarmRefuses as error:
             if error.values["reason"] != OTHER_RECIPIENT:
@@ -250,35 +246,26 @@ async def fetch_mean(
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
     body = SliceRequest(round_number=plan.number, start=part.start, stop=part.stop)
-    _, content = await _ask_until_known(
-        wire, part, "slice_mean", body, Ack, within_seconds=within_seconds
-    )
-    return content
+    return await _ask_until_known(wire, part, "slice_mean", body, within_seconds)
 
 
 async def _ask_until_known(
     wire: Wire,
     part: Slice,
     method: str,
-    body: msgspec.Struct,
-    reply: type[Body],
-    *,
+    body: SliceRequest,
     within_seconds: float,
-    **more: Any,
-) -> tuple[Body, bytes]:
-    """Asks a reducer until it knows the round. Arguments are those of `Wire.ask`."""
-    async with asyncio.timeout(within_seconds):
+    payload: bytes = b"",
+) -> bytes:
+    """Asks a reducer until it knows the round, for what it sends. Raises `PEER_ERRORS`."""
+    asked, within = (part.address, method, body, Ack), within_seconds
+    async with asyncio.timeout(within):
         while True:
             try:
-                return await wire.ask(
-                    part.address,
-                    method,
-                    body,
-                    reply,
-                    within_seconds=within_seconds,
-                    recipient=part.reducer,
-                    **more,
+                _, content = await wire.ask(
+                    *asked, payload=payload, within_seconds=within, recipient=part.reducer
                 )
+                return content
             except SwarmRefuses as error:
                 if error.values["reason"] != NOT_YET:
                     raise
