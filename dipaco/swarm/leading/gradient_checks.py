@@ -54,6 +54,9 @@ REMEMBERED = 32  # rounds kept for comparison
 SPOT_VALUES = 1024  # values that are compared by themselves
 
 
+OnWithheld = Callable[[str], None]
+
+
 class LentCheck(NamedTuple):
     """Blocks that a member computes because another has."""
 
@@ -67,7 +70,7 @@ class LentCheck(NamedTuple):
 class _Check(NamedTuple):
     """A sum that is computed again."""
 
-    number: int  # the check's number
+    number: int
     blocks: tuple[int, ...]
     computing: asyncio.Task[np.ndarray | None]  # None: its checker gave none
     is_waited_for: bool
@@ -75,9 +78,7 @@ class _Check(NamedTuple):
 
 
 class GradientChecks:
-    """Checks of senders' gradients. `on_withheld`: called with each reducer that does not show a
-    part.
-    """
+    """Checks of senders' gradients. `on_withheld`: called with each reducer that hides a part."""
 
     def __init__(
         self,
@@ -94,9 +95,8 @@ class GradientChecks:
         self.lent: dict[str, LentCheck] = {}  # keyed by the checker
         self._checks: dict[str, _Check] = {}  # session -> its check in this step
         self._step = -1
-        self._judging: dict[
-            asyncio.Task[Any], bool
-        ] = {}  # open checks, and whether it computes them
+        # open checks, and whether the leader computes them
+        self._judging: dict[asyncio.Task[Any], bool] = {}
         self._doubted: dict[str, set[int]] = {}  # serial -> numbers of the checks that differed
         self._usual: collections.deque[float] = collections.deque(maxlen=REMEMBERED)
         self._numbers = itertools.count()
@@ -199,7 +199,7 @@ class GradientChecks:
                 await asyncio.wait([judging], timeout=max(deadline - time.monotonic(), 0.01))
                 if judging.done():
                     failed |= judging.result()
-                elif not judging.done() and name in oversized:
+                elif name in oversized:
                     times = f"{oversized[name]:.0f} times as large as the group's"
                     failed[name] = f"its gradient is {times}, and was not checked in time"
         if not failed:
@@ -271,9 +271,7 @@ class GradientChecks:
             self._draws.doubt(member.certificate.serial)  # its next sum is checked
         if not parts:
             return withheld
-        found = await self._verdict(
-            member, check, plan.step, plan.number, parts, passes=not withheld
-        )
+        found = await self._verdict(member, check, plan, parts, passes=not withheld)
         return {member.name: found} if found else withheld
 
     def _ban(self, lie: Lie) -> None:
@@ -283,11 +281,10 @@ class GradientChecks:
         self,
         member: GroupMember,
         check: _Check,
-        step: int,
-        round_number: int,
+        plan: RoundPlan,
         parts: Sequence[tuple[int, np.ndarray, np.ndarray]],
         *,
-        passes: bool = True,
+        passes: bool,
     ) -> str:
         """The same, by parts of the sum: (start, values, largest error of each from coding).
 
@@ -300,12 +297,11 @@ class GradientChecks:
         if check.lent is not None and found[0].problem:
             claimed, expected = expected, await self._sum(check.blocks, check.lent.rows)
             if (checker := self._group.members.get(check.lent.checker)) is not None:
-                of_checker = [(0, claimed, np.zeros(len(claimed)))]
-                about = check.number, step, round_number
-                self._conclude(checker, *about, await self._compared(of_checker, expected))
+                of_checker = await self._compared([(0, claimed, np.zeros(len(claimed)))], expected)
+                self._conclude(checker, check.number, plan, of_checker)
             found = await self._compared(parts, expected)
         self.num_checked += 1
-        return self._conclude(member, check.number, step, round_number, found, passes=passes)
+        return self._conclude(member, check.number, plan, found, passes=passes)
 
     async def _compared(
         self, parts: Sequence[tuple[int, np.ndarray, np.ndarray]], expected: np.ndarray
@@ -324,14 +320,13 @@ class GradientChecks:
         self,
         member: GroupMember,
         number: int,
-        step: int,
-        round_number: int,
+        plan: RoundPlan,
         found: tuple[Verdict, int, Compared],
         *,
         passes: bool = True,
     ) -> str:
         """Acts on the verdict of a check. Returns why the member's sum does not count, if so."""
-        verdict, serial = found[0], member.certificate.serial
+        (verdict, start, one), serial = found, member.certificate.serial
         if not verdict.problem:
             if passes:
                 self._draws.passed(serial)
@@ -342,7 +337,10 @@ class GradientChecks:
             self._checks.pop(member.name, None)  # the next check may have the same rows
             return AGAIN
         del self._doubted[serial]  # it is locked from now on
-        evidence = _evidence(step, round_number, *found)
+        problem, stop = f"its gradient {verdict.problem}", start + len(one.given)
+        at = np.argsort(-np.abs(one.given - one.expected))[:SHOWN]
+        values = tuple(map(float, one.given[at])), tuple(map(float, one.expected[at]))
+        evidence = Evidence("gradient", plan.step, plan.number, start, stop, problem, *values)
         self._group.ban(member.name, evidence.reason, evidence)
         return f"refused: {evidence.reason}"
 
@@ -350,13 +348,9 @@ class GradientChecks:
 def oversized_sums(
     scale: Mapping[str, float], targets: Mapping[str, float], usual: Sequence[float]
 ) -> dict[str, float]:
-    """Senders whose sum is far too large, and how many times the group's size it is.
-
-    A mean over few targets is noisier: by the root of how many fewer they are.
-
-    Args:
-      scale: size of each sender's sum, per target.
-      usual: the same measure in earlier rounds. Without it, one sender alone is never too large.
+    """Senders whose sum is far too large, and how many times the group's size it is. A mean over
+    few targets is noisier: by the root of how many fewer they are. `scale`: size of each sender's
+    sum, per target. `usual`: the same in earlier rounds.
     """
     max_targets, found = max(targets.values(), default=1.0), {}
     for name, own in scale.items():
@@ -367,19 +361,3 @@ def oversized_sums(
         if not own <= MAX_TIMES * noise * reference:
             found[name] = own / reference
     return found
-
-
-def _evidence(
-    step: int, round_number: int, verdict: Verdict, start: int, one: Compared
-) -> Evidence:
-    at = np.argsort(-np.abs(one.given - one.expected))[:SHOWN]
-    return Evidence(
-        "gradient",
-        step,
-        round_number,
-        start,
-        start + len(one.given),
-        f"its gradient {verdict.problem}",
-        tuple(map(float, one.given[at])),
-        tuple(map(float, one.expected[at])),
-    )

@@ -30,18 +30,15 @@ class LeaderConnection:
     async def find(
         self, method: str, body: JoinRequest | SettingsRequest, *, needs_leader: bool = True
     ) -> GroupInfo:
-        """Asks one backbone after the other, until one replies that it leads.
-
-        It waits for that as long as any of them replies: the path may be at its outer step, or
-        assigned to a plain worker that will give it up. The first reply is enough if `needs_leader`
-        is False, or if it says that the run is over.
+        """Asks one backbone after the other, until one replies that it leads. It waits as long as
+        any of them replies: the path may be at its outer step, or a plain worker's. The first reply
+        is enough if `needs_leader` is False, or if it says that the run is over.
 
         Raises:
           SwarmRefuses: the refusal is final.
           TlsRefused, MessageRefused: the only known address is no backbone's of this run.
-          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`. The limit is
-            `HOPELESS_SECONDS` if the only known one was never reached, and has a name that no
-            machine has.
+          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`, or for `HOPELESS_SECONDS`
+            where the only known one was never reached, and has a name that no machine has.
         """
         started = replied = time.monotonic()
         problem, said, answering, give_up_seconds = "", set(), "", GIVE_UP_SECONDS

@@ -147,53 +147,37 @@ class Wire:
           recipient: the intended session; empty = the one that answers at the address.
 
         Raises:
-          OSError: there is no reply. A TimeoutError is one: the reply is late.
-          SwarmRefuses: the peer refuses, and says why.
-          MessageRefused, BadMessage: it is another peer, or the reply cannot be understood.
+          PEER_ERRORS: OSError, also a TimeoutError, if there is no reply in time.
         """
         encoded = msgspec.msgpack.encode(body)
         request = Request(method, encoded, self.name, recipient, len(payload))
         header = msgspec.msgpack.encode(request)
-        async with asyncio.timeout(within_seconds) as limit:
-            late = (limit, within_seconds) if method in WITH_CONTENT else None
-            about = header, payload, recipient, from_backbone, late
-            answer, content = await self._exchange(address, *about)
-        return decoded(answer.body, reply), content
-
-    async def _exchange(
-        self,
-        address: str,
-        header: bytes,
-        payload: bytes | memoryview,
-        recipient: str,
-        from_backbone: bool,
-        late: tuple[asyncio.Timeout, float] | None,
-    ) -> tuple[Reply, bytes]:
         assert self.transport is not None
-        reader, writer = await self.transport.open(address)
-        with contextlib.closing(writer):
-            certificate = certificate_at(writer)
-            if from_backbone and certificate.role != BACKBONE:
-                raise MessageRefused(sender=certificate.name, reason="it is no backbone")
-            if recipient and recipient.rpartition("/")[0] != certificate.name:
-                raise SwarmRefuses(reason=OTHER_RECIPIENT)
-            try:
-                await self._send(writer, header, payload)
-                answer = decoded(await _frame(reader, REPLY_BYTES), Reply)
-                self.meter.charge("down", len(answer.body))
-                if answer.refusal:
-                    raise SwarmRefuses(reason=printable(answer.refusal))
-                if late is not None:
-                    seconds = late[1] + answer.payload_bytes / LEAST_SPEED
-                    late[0].reschedule(asyncio.get_running_loop().time() + seconds)
-                elif answer.payload_bytes:
-                    raise BadMessage(problem=f"it would bring {answer.payload_bytes} bytes")
-                return answer, await self._receive(reader, answer.payload_bytes)
-            except ssl.SSLError as error:
-                raise ConnectionRefusedError(reason_of(error)) from error
-            except asyncio.IncompleteReadError as error:
-                hint = "" if error.partial else ": is this credential valid by its clock?"
-                raise ConnectionResetError(f"the peer hung up{hint}") from error
+        async with asyncio.timeout(within_seconds) as limit:
+            reader, writer = await self.transport.open(address)
+            with contextlib.closing(writer):
+                certificate = certificate_at(writer)
+                if from_backbone and certificate.role != BACKBONE:
+                    raise MessageRefused(sender=certificate.name, reason="it is no backbone")
+                if recipient and recipient.rpartition("/")[0] != certificate.name:
+                    raise SwarmRefuses(reason=OTHER_RECIPIENT)
+                try:
+                    await self._send(writer, header, payload)
+                    answer = decoded(await _frame(reader, REPLY_BYTES), Reply)
+                    self.meter.charge("down", len(answer.body))
+                    if answer.refusal:
+                        raise SwarmRefuses(reason=printable(answer.refusal))
+                    if answer.payload_bytes and method not in WITH_CONTENT:
+                        raise BadMessage(problem=f"it would bring {answer.payload_bytes} bytes")
+                    more = within_seconds + answer.payload_bytes / LEAST_SPEED
+                    limit.reschedule(asyncio.get_running_loop().time() + more)
+                    content = await self._receive(reader, answer.payload_bytes)
+                except ssl.SSLError as error:
+                    raise ConnectionRefusedError(reason_of(error)) from error
+                except asyncio.IncompleteReadError as error:
+                    hint = "" if error.partial else ": is this credential valid by its clock?"
+                    raise ConnectionResetError(f"the peer hung up{hint}") from error
+        return decoded(answer.body, reply), content
 
     async def exchange_records(self, address: str) -> None:
         """Tells a peer the known records, and takes its own."""
@@ -273,8 +257,7 @@ class Wire:
         self, reader: asyncio.StreamReader, header: Request, body: Any, request: PeerRequest
     ) -> None:
         """Raises `BadMessage`, and the errors of the method's `admits`. A sender that is refused
-        without a fault of its own still sends its payload, and then reads why. That payload is
-        dropped as it arrives.
+        without a fault of its own sends its payload all the same, which is dropped, and reads why.
         """
         if header.payload_bytes > self.max_payload_bytes:
             raise BadMessage(problem=f"it would bring {header.payload_bytes} bytes")
