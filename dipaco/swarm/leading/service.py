@@ -13,25 +13,9 @@ from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import Rounds
+from dipaco.swarm.network import messages
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import printable
-from dipaco.swarm.network.messages import (
-    NOT_LEADING,
-    POLL_SECONDS,
-    Ack,
-    BringRequest,
-    ForwardRequest,
-    GroupInfo,
-    HeldStateRequest,
-    JoinRequest,
-    PastMeanRequest,
-    PollRequest,
-    RunOverview,
-    SettingsRequest,
-    StateManifest,
-    WorkReply,
-    WorkRequest,
-)
 from dipaco.swarm.network.wire import PeerReply, PeerRequest, Wire
 from dipaco.swarm.training.compute import CHUNK_BYTES, pack_rows
 from dipaco.swarm.training.state_holder import StateHolder
@@ -62,30 +46,30 @@ class LeaderService:
         self.is_leading, self.end = False, ""
         self._told: set[str] = set()  # peers that know that the run is over
         self.backbones: tuple[str, ...] = ()  # addresses
-        self.overview: Callable[[], RunOverview] = RunOverview
-        self._offered: StateManifest | None = None
+        self.overview: Callable[[], messages.RunOverview] = messages.RunOverview
+        self._offered: messages.StateManifest | None = None
         self._fetching: set[str] = set()  # members that fetch it
         self._waiting: dict[
             str, float
         ] = {}  # volunteers that asked while this did not lead -> when
-        wire.register("settings", SettingsRequest, self._settings)
-        wire.register("run", Ack, self._run)
-        wire.register("join", JoinRequest, self._join)
-        wire.register("poll", PollRequest, self._poll)
-        wire.register("work", WorkRequest, self._work)
-        wire.register("manifest", Ack, self._manifest)
-        wire.register("held", HeldStateRequest, self._held)
-        wire.register("past_mean", PastMeanRequest, self._past_mean)
-        wire.register("leave", Ack, self._leave)
-        wire.register("check", Ack, self._check)
-        wire.register("checked", Ack, self._checked, admits=self._admit_checked)
-        wire.register("commit", BringRequest, self._commit)
-        wire.register("sketch", BringRequest, self._sketch)
-        wire.register("forward", ForwardRequest, self._forward, admits=self._admit_forward)
+        wire.register("settings", messages.SettingsRequest, self._settings)
+        wire.register("run", messages.Ack, self._run)
+        wire.register("join", messages.JoinRequest, self._join)
+        wire.register("poll", messages.PollRequest, self._poll)
+        wire.register("work", messages.WorkRequest, self._work)
+        wire.register("manifest", messages.Ack, self._manifest)
+        wire.register("held", messages.HeldStateRequest, self._held)
+        wire.register("past_mean", messages.PastMeanRequest, self._past_mean)
+        wire.register("leave", messages.Ack, self._leave)
+        wire.register("check", messages.Ack, self._check)
+        wire.register("checked", messages.Ack, self._checked, admits=self._admit_checked)
+        wire.register("commit", messages.BringRequest, self._commit)
+        wire.register("sketch", messages.BringRequest, self._sketch)
+        wire.register("forward", messages.ForwardRequest, self._forward, admits=self._admit_forward)
 
     # --- joining and leaving -------------------------------------------------------------------
 
-    async def _join(self, body: JoinRequest, request: PeerRequest) -> PeerReply:
+    async def _join(self, body: messages.JoinRequest, request: PeerRequest) -> PeerReply:
         if not self.is_leading or self.end:
             self._note_waiting(request.sender, body.computes)
             return self._group_info(request.sender), b""
@@ -110,11 +94,11 @@ class LeaderService:
         info = self._group_info(request.sender)
         return msgspec.structs.replace(info, is_reached=is_reached, seen_at=address or ""), b""
 
-    async def _settings(self, body: SettingsRequest, request: PeerRequest) -> PeerReply:
+    async def _settings(self, body: messages.SettingsRequest, request: PeerRequest) -> PeerReply:
         self._note_waiting(request.sender, body.computes)
         return self._group_info(request.sender), b""
 
-    async def _run(self, body: Ack, request: PeerRequest) -> PeerReply:
+    async def _run(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         """Every backbone answers, whether it leads or not."""
         self._group.check_not_locked(request.certificate)
         return self.overview(), b""
@@ -134,37 +118,37 @@ class LeaderService:
         silent = self._group.silent_members()
         return (self._group.members.keys() | self.waiting()) - self._told - set(silent)
 
-    def _group_info(self, sender: str) -> GroupInfo:
+    def _group_info(self, sender: str) -> messages.GroupInfo:
         if self.end:
             self._told.add(sender)
-            return GroupInfo(leader="", end=self.end, backbones=self.backbones)
+            return messages.GroupInfo(leader="", end=self.end, backbones=self.backbones)
         if not self.is_leading:
-            return GroupInfo(leader="", backbones=self.backbones)
+            return messages.GroupInfo(leader="", backbones=self.backbones)
         settings = self._compute.settings
-        return GroupInfo(
+        return messages.GroupInfo(
             leader=self._wire.name,
             settings=settings.to_json(),
             config=settings.digest,
             backbones=self.backbones,
         )
 
-    async def _leave(self, body: Ack, request: PeerRequest) -> PeerReply:
+    async def _leave(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         self._group.remove(self._member(request).name, "it has left")
-        return Ack(), b""
+        return messages.Ack(), b""
 
     def _member(self, request: PeerRequest) -> GroupMember:
         """Raises `SwarmRefuses` if it is no member, or if this backbone does not lead."""
         if not self.is_leading:
-            raise SwarmRefuses(reason=NOT_LEADING)
+            raise SwarmRefuses(reason=messages.NOT_LEADING)
         return self._group.member(request.sender)
 
     # --- the group's state ---------------------------------------------------------------------
 
-    async def _poll(self, body: PollRequest, request: PeerRequest) -> PeerReply:
+    async def _poll(self, body: messages.PollRequest, request: PeerRequest) -> PeerReply:
         member, published = self._member(request), self._published
         member.poll_begins(body)
         try:
-            deadline = time.monotonic() + POLL_SECONDS
+            deadline = time.monotonic() + messages.POLL_SECONDS
             while (body.leader, body.known) == (published.value.leader, published.value.number):
                 left = deadline - time.monotonic()
                 if left <= 0:
@@ -183,11 +167,11 @@ class LeaderService:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    async def _work(self, body: WorkRequest, request: PeerRequest) -> PeerReply:
+    async def _work(self, body: messages.WorkRequest, request: PeerRequest) -> PeerReply:
         member, published = self._member(request), self._published.value
         if body.was_late:
             member.time_next_block()
-        nothing = WorkReply(), b""
+        nothing = messages.WorkReply(), b""
         is_late = self._compute.settings.delayed_updates
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
         if not published.is_open or not (is_at_step or is_late):
@@ -201,10 +185,10 @@ class LeaderService:
             if rows is None or not self._group.adopt(member, body.done, rows):
                 return nothing
             blocks = tuple(one.block for one in body.done)
-            return WorkReply(accepted=blocks), b""
+            return messages.WorkReply(accepted=blocks), b""
         done = body.done if rows is not None else ()
         accepted = tuple(one.block for one in done if self._group.accept(member, one, rows))
-        lease, is_averaging = WorkReply(), published.plan is not None
+        lease, is_averaging = messages.WorkReply(), published.plan is not None
         if body.wants_more and (is_late or not is_averaging):
             lease = self._group.lease(member, is_averaging=is_averaging)
         leased = self._group.rows_at(lease.step, lease.lineage)
@@ -216,20 +200,20 @@ class LeaderService:
         lease.accepted = accepted
         return lease, pack_rows(payload)
 
-    async def _check(self, body: Ack, request: PeerRequest) -> PeerReply:
+    async def _check(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         lent = self._lent_to(request)
         lent.taken.set()
         rows = [self._compute.rows_of(lent.rows.batch, block) for block in lent.blocks]
         return lent.rows.leasing(lent.blocks), pack_rows(rows)
 
-    async def _admit_checked(self, body: Ack, request: PeerRequest) -> None:
+    async def _admit_checked(self, body: messages.Ack, request: PeerRequest) -> None:
         self._lent_to(request)
 
-    async def _checked(self, body: Ack, request: PeerRequest) -> PeerReply:
+    async def _checked(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         given = self._lent_to(request).given
         if not given.done():
             given.set_result(codec_of("none").decode(request.payload, self._compute.num_values))
-        return Ack(), b""
+        return messages.Ack(), b""
 
     def _lent_to(self, request: PeerRequest) -> LentCheck:
         if (lent := self.lent.get(self._member(request).name)) is None:
@@ -238,27 +222,27 @@ class LeaderService:
 
     # --- averaging -----------------------------------------------------------------------------
 
-    async def _commit(self, body: BringRequest, request: PeerRequest) -> PeerReply:
+    async def _commit(self, body: messages.BringRequest, request: PeerRequest) -> PeerReply:
         self.rounds.commit(body.round_number, self._member(request).name, body.content)
-        return Ack(), b""
+        return messages.Ack(), b""
 
-    async def _sketch(self, body: BringRequest, request: PeerRequest) -> PeerReply:
+    async def _sketch(self, body: messages.BringRequest, request: PeerRequest) -> PeerReply:
         self.rounds.take_sketches(body.round_number, self._member(request).name, body.content)
-        return Ack(), b""
+        return messages.Ack(), b""
 
-    async def _admit_forward(self, body: ForwardRequest, request: PeerRequest) -> None:
+    async def _admit_forward(self, body: messages.ForwardRequest, request: PeerRequest) -> None:
         name = self._member(request).name
         self.rounds.slice_to_forward(body.round_number, name, body.reducer)
 
-    async def _forward(self, body: ForwardRequest, request: PeerRequest) -> PeerReply:
+    async def _forward(self, body: messages.ForwardRequest, request: PeerRequest) -> PeerReply:
         """Passes on a part of a sender that has no connection to its reducer."""
         name = self._member(request).name
         await self.rounds.forward(body.round_number, name, body.reducer, request.payload)
-        return Ack(), b""
+        return messages.Ack(), b""
 
     # --- states and means ----------------------------------------------------------------------
 
-    async def _manifest(self, body: Ack, request: PeerRequest) -> PeerReply:
+    async def _manifest(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         self._member(request)
         here, offered = self._holder, self._offered
         if offered is None or not self._is_still_offered(offered):
@@ -269,7 +253,7 @@ class LeaderService:
         self._fetching.add(request.sender)
         return await self._with_digests(offered), b""
 
-    def _is_still_offered(self, offered: StateManifest) -> bool:
+    def _is_still_offered(self, offered: messages.StateManifest) -> bool:
         """True if a state is still offered to newcomers.
 
         A state of some steps ago is, while its means are kept, to peers that already fetch it and
@@ -288,7 +272,7 @@ class LeaderService:
         is_new = here.step - offered.step <= MOST_MEANS
         return is_new or any(not one.has_come_to(position) for one in fetching)
 
-    async def _held(self, body: HeldStateRequest, request: PeerRequest) -> PeerReply:
+    async def _held(self, body: messages.HeldStateRequest, request: PeerRequest) -> PeerReply:
         """Every backbone answers, whether it leads or not."""
         here = self._holder
         if request.certificate.role != "backbone":
@@ -299,12 +283,12 @@ class LeaderService:
         offered = msgspec.structs.replace(self._offer(), donors=(self._wire.address or "",))
         return await self._with_digests(offered), b""
 
-    async def _with_digests(self, offered: StateManifest) -> StateManifest:
+    async def _with_digests(self, offered: messages.StateManifest) -> messages.StateManifest:
         packed = await self._holder.pinned_bytes(offered.step, offered.lineage)
         digests = await asyncio.to_thread(lambda: packed.digests)
         return msgspec.structs.replace(offered, digests=digests)
 
-    def _offer(self) -> StateManifest:
+    def _offer(self) -> messages.StateManifest:
         """The present state, and the peers that have it."""
         position = self._holder.position
         donors = [
@@ -312,7 +296,7 @@ class LeaderService:
             for member in self._group.members.values()
             if member.address and member.can_donate(position)
         ]
-        return StateManifest(
+        return messages.StateManifest(
             **position._asdict(),
             chunk_bytes=CHUNK_BYTES,
             digests=(),
@@ -320,9 +304,9 @@ class LeaderService:
             losses=tuple(self._holder.losses),
         )
 
-    async def _past_mean(self, body: PastMeanRequest, request: PeerRequest) -> PeerReply:
+    async def _past_mean(self, body: messages.PastMeanRequest, request: PeerRequest) -> PeerReply:
         self._member(request)
         content = self._past_means.find(body)
         if content is None:
             raise BadMessage(problem=f"the mean of step {body.step} is not kept any more")
-        return Ack(), content
+        return messages.Ack(), content

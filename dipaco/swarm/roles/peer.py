@@ -15,21 +15,9 @@ import numpy as np
 from dipaco.errors import DipacoError
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
+from dipaco.swarm.network import messages
 from dipaco.swarm.network.differences import StateUpdate, updated
 from dipaco.swarm.network.leader_connection import LeaderConnection
-from dipaco.swarm.network.messages import (
-    NOT_LEADING,
-    POLL_SECONDS,
-    UNKNOWN_PEER,
-    Ack,
-    ClosedStep,
-    GroupInfo,
-    GroupState,
-    JoinRequest,
-    PollRequest,
-    RoundPlan,
-    StateManifest,
-)
 from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
@@ -62,7 +50,7 @@ class Peer:
         self.wire, self.holder, self._say = wire, holder, say
         self._bytes_per_second = bytes_per_second
         self.leader = LeaderConnection(wire, backbones, say)
-        self.group_state: GroupState | None = None
+        self.group_state: messages.GroupState | None = None
         self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
@@ -84,10 +72,10 @@ class Peer:
 
     # --- joining and leaving -------------------------------------------------------------------
 
-    async def join(self) -> GroupInfo:
+    async def join(self) -> messages.GroupInfo:
         """Finds the leader and joins its group. Raises the errors of `LeaderConnection.find`."""
         compute = self.holder.compute
-        request = JoinRequest(
+        request = messages.JoinRequest(
             version=program_version(),
             address=self.wire.address,
             computes=self.computes,
@@ -116,7 +104,9 @@ class Peer:
 
     async def send_leave(self) -> None:
         with contextlib.suppress(*PEER_ERRORS, DipacoError):
-            await self.wire.ask(self.leader.address, "leave", Ack(), Ack, within_seconds=20.0)
+            await self.wire.ask(
+                self.leader.address, "leave", messages.Ack(), messages.Ack, within_seconds=20.0
+            )
 
     # --- the group's state ---------------------------------------------------------------------
 
@@ -130,12 +120,12 @@ class Peer:
                     "poll",
                     self._poll_request(known),
                     StateUpdate,
-                    within_seconds=15.0 + POLL_SECONDS,
+                    within_seconds=15.0 + messages.POLL_SECONDS,
                     from_backbone=True,
                 )
                 state = updated(known, update)
             except SwarmRefuses as error:
-                if error.values["reason"] not in (NOT_LEADING, UNKNOWN_PEER):
+                if error.values["reason"] not in (messages.NOT_LEADING, messages.UNKNOWN_PEER):
                     raise
                 await self._join_again()
                 continue
@@ -157,9 +147,9 @@ class Peer:
                 while (state := self.group_state) and self._next_step(state):
                     await self.wait_for_change()
 
-    def _poll_request(self, known: GroupState | None) -> PollRequest:
+    def _poll_request(self, known: messages.GroupState | None) -> messages.PollRequest:
         holder, meter = self.holder, self.wire.meter
-        return PollRequest(
+        return messages.PollRequest(
             known=-1 if known is None else known.number,
             leader="" if known is None else known.leader,
             **holder.position._asdict(),
@@ -176,7 +166,7 @@ class Peer:
         self.group_state = None  # nothing in it is valid until the next arrives
         self.on_leader_lost()
 
-    def _apply(self, state: GroupState) -> None:
+    def _apply(self, state: messages.GroupState) -> None:
         self.leader.add_backbones(state.backbones)
         self.wire.verifier.revoked = frozenset(state.revoked)
         last, self.group_state = self.group_state, state
@@ -208,11 +198,11 @@ class Peer:
 
     # --- for volunteers to override ------------------------------------------------------------
 
-    def gradient_sum(self, plan: RoundPlan) -> np.ndarray | None:
+    def gradient_sum(self, plan: messages.RoundPlan) -> np.ndarray | None:
         """The sum that the plan expects from this peer, or None."""
         return None
 
-    def on_check(self, plan: RoundPlan) -> None:
+    def on_check(self, plan: messages.RoundPlan) -> None:
         """The plan names this peer as a checker."""
 
     def on_leader_lost(self) -> None:
@@ -221,7 +211,7 @@ class Peer:
     def on_state_fetched(self) -> None:
         """The peer has fetched a state, instead of stepping to it."""
 
-    def on_step(self, closed: ClosedStep) -> None:
+    def on_step(self, closed: messages.ClosedStep) -> None:
         """The peer has taken a step of the group."""
 
     # --- following -----------------------------------------------------------------------------
@@ -253,7 +243,7 @@ class Peer:
                     self._begin_round(state.leader, state.plan)
                 await self.wait_for_change()
 
-    def _next_step(self, state: GroupState) -> ClosedStep | None:
+    def _next_step(self, state: messages.GroupState) -> messages.ClosedStep | None:
         here = self.holder
         if state.origin != here.origin:
             return None
@@ -262,7 +252,7 @@ class Peer:
                 return closed
         return None
 
-    def _begin_round(self, leader: str, plan: RoundPlan) -> None:
+    def _begin_round(self, leader: str, plan: messages.RoundPlan) -> None:
         self._sender.update(plan)
         if self.wire.name in plan.checkers:
             self.on_check(plan)
@@ -282,7 +272,7 @@ class Peer:
         task.add_done_callback(self._background.discard)
         return task
 
-    async def _advance(self, closed: ClosedStep) -> None:
+    async def _advance(self, closed: messages.ClosedStep) -> None:
         assert self.holder.compute is not None
         if (contents := await self._means.of_step(closed)) is None:
             self.holder.lineage = ""  # the state is fetched instead
@@ -300,8 +290,8 @@ class Peer:
             manifest, _ = await self.wire.ask(
                 self.leader.address,
                 "manifest",
-                Ack(),
-                StateManifest,
+                messages.Ack(),
+                messages.StateManifest,
                 within_seconds=60.0,
                 from_backbone=True,
             )
