@@ -3,7 +3,7 @@
 import dataclasses
 
 from dipaco.model.config import num_parameters
-from dipaco.swarm.roles.own_progress import limit_sentence
+from dipaco.swarm.roles.session import limit_sentence
 from tests.support.swarm_rig import SETTINGS
 
 

@@ -43,7 +43,11 @@ def network():
 def send(network):
     """`send(reducer, at)`: sends a part in a round of its own; the requests that were answered."""
     sender = PartSender(
-        network, Reducer(OWN), SimpleNamespace(address=LEADER_AT), lambda sentence: None
+        network,
+        Reducer(OWN),
+        SimpleNamespace(address=LEADER_AT),
+        lambda sentence: None,
+        lambda vector, plan: vector,
     )
 
     def one(reducer, at):

@@ -13,7 +13,6 @@ from dipaco.swarm.network.messages import GroupInfo, JoinRequest, SettingsReques
 from dipaco.swarm.network.wire import Wire
 
 GIVE_UP_SECONDS = 600.0  # a group is given up if no backbone answers for so long
-HOPELESS_SECONDS = 30.0  # the same if the only known address is unlikely to be a backbone's
 QUIET_SECONDS = 5.0  # silence before it is reported
 ASK_OTHERS_SECONDS, OTHERS_ASKED = 2.0, 3  # silence before volunteers are asked, so many in turn
 
@@ -37,19 +36,15 @@ class LeaderConnection:
         Raises:
           SwarmRefuses: the refusal is final.
           TlsRefused, MessageRefused: the only known address is no backbone's of this run.
-          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`, or for `HOPELESS_SECONDS`
-            where the only known one was never reached, and has a name that no machine has.
+          SwarmUnreachable: no backbone has replied for `GIVE_UP_SECONDS`.
         """
         started = replied = time.monotonic()
-        problem, said, answering, give_up_seconds = "", set(), "", GIVE_UP_SECONDS
-        while (silent := time.monotonic() - replied) < give_up_seconds:
-            where = ", ".join(self._backbones)
-            is_hopeless = give_up_seconds < GIVE_UP_SECONDS
-            if (silent > QUIET_SECONDS or is_hopeless) and "silent" not in said:
+        problem, said, answering = "", set(), ""
+        while (silent := time.monotonic() - replied) < GIVE_UP_SECONDS:
+            if silent > QUIET_SECONDS and "silent" not in said:
                 said.add("silent")
-                left = give_up_seconds - silent
-                until = f"{left / 60:.0f} min" if left > 90 else f"{left:.0f} s"
-                self._say(f"no answer from {where} yet ({problem}); trying for {until}")
+                where, left = ", ".join(self._backbones), (GIVE_UP_SECONDS - silent) / 60
+                self._say(f"no answer from {where} yet ({problem}); trying for {left:.0f} min")
             elif time.monotonic() - started > QUIET_SECONDS and answering and not said:
                 said.add("waits")
                 self._say(f"{answering} answers; waiting until the path is given to volunteers")
@@ -67,9 +62,6 @@ class LeaderConnection:
                     if is_only and isinstance(error, TlsRefused):
                         raise  # another attempt would meet the same machine
                     problem = _problem_of(error, address)
-                    give_up_seconds = GIVE_UP_SECONDS
-                    if is_only and isinstance(error, socket.gaierror):
-                        give_up_seconds = HOPELESS_SECONDS
                     continue
                 replied, answering = time.monotonic(), address
                 self._is_known = True

@@ -41,9 +41,15 @@ class PartSender:
     """The sender of one peer in one session."""
 
     def __init__(
-        self, wire: Wire, reducer: Reducer, leader: LeaderConnection, say: Callable[[str], None]
+        self,
+        wire: Wire,
+        reducer: Reducer,
+        leader: LeaderConnection,
+        say: Callable[[str], None],
+        with_residual: Callable[[np.ndarray, RoundPlan], np.ndarray],
     ):
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
+        self._with_residual = with_residual
         self._plan: RoundPlan | None = None
         self._news = asyncio.Event()
         self._sending: asyncio.Task[None] | None = None
@@ -72,6 +78,7 @@ class PartSender:
         self._plan = self._sending = None
 
     async def _take_part(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
+        vector = await asyncio.to_thread(self._with_residual, vector, plan)
         contents = await asyncio.to_thread(coded_parts, plan, vector)
         own, number = self._wire.name, plan.number
         if plan.commitments is None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from dipaco.caches import cache_folder
+from dipaco.model.config import num_parameters
 from dipaco.swarm.errors import (
     BadAddress,
     BadMessage,
@@ -21,6 +22,7 @@ from dipaco.swarm.errors import (
 )
 from dipaco.swarm.network.address_book import AddressBook
 from dipaco.swarm.network.addresses import check_to_join
+from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.limits import LinkMeter
@@ -35,7 +37,6 @@ from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.track_records import LeftAlone
-from dipaco.swarm.roles.own_progress import limit_sentence, own_progress
 from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
@@ -342,3 +343,34 @@ def _settings_of(info: GroupInfo) -> GroupSettings:
 
 def _date(seconds: float) -> str:
     return time.strftime("%Y-%m-%d", time.localtime(seconds))
+
+
+def own_progress(
+    overview: RunOverview, name: str, address: str, samples_per_second: float, does: str
+) -> str:
+    """One line."""
+    said = []
+    for path in overview.paths:
+        if address in path.addresses:
+            of_all = f" of {overview.steps:,}" if overview.steps else ""
+            said.append(f"path {path.path}: step {path.step:,}{of_all}")
+    for one in overview.helpers:
+        if one.name == name:
+            said.append(
+                f"{one.samples:,} samples by you in all sessions ({one.share:.1%}), place "
+                f"{one.place} of {len(overview.helpers)}"
+            )
+    speed = f" at {samples_per_second:.1f} samples/s" if samples_per_second else ""
+    return "; ".join([*said, f"this machine {does}{speed if does == 'computes' else ''}"])
+
+
+def limit_sentence(settings: GroupSettings, bytes_per_second: float) -> str:
+    """Explains a `--megabits` limit to a volunteer of this group."""
+    values = num_parameters(settings.model)
+    state_seconds = 12 * values / bytes_per_second
+    step_seconds = 2 * codec_of(settings.codec).num_bytes(values) / bytes_per_second
+    return (
+        f"at {bytes_per_second / 125_000:g} Mbit/s the state comes in {state_seconds:,.0f} s, and "
+        f"each step takes {step_seconds:,.0f} s to send and fetch: where the others are sooner, "
+        "they do not wait, and this machine needs a higher --megabits to take part"
+    )

@@ -26,12 +26,17 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.streams import first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Rate
-from dipaco.swarm.roles.own_progress import NO_ROWS
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.volunteer_sums import CodecResidual, StepSum
 from dipaco.swarm.training.compute import Compute, unpack_rows
 from dipaco.swarm.training.state_holder import StateHolder
 
+NO_ROWS = {  # reasons for having no rows, keyed as in `members.WHY`
+    "is parked": "waits: the others need less for what is left of a step than this machine for one "
+    "block. It is asked again at every step",
+    "is suspended": "suspended: two averagings in a row did not end with this machine, mostly "
+    "since its part was late. It gets rows again after a while, or as soon as no other computes",
+}
 SPEED_SHARE = 0.3  # weight of the newest block in a volunteer's measured speed
 
 
@@ -50,7 +55,7 @@ class Volunteer(Peer):
         self._leaders_lost, self._checked = 0, -1  # `_checked`: its last round as a checker
         self._was_late = False  # the last block's step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
-        self._residual = CodecResidual(is_late=self._is_late)
+        self._residual = CodecResidual()
         self.samples = 0  # computed and accepted samples
         self._speed = Rate()  # samples per second while it computes
 
@@ -121,7 +126,10 @@ class Volunteer(Peer):
         if mine is None or set(mine.summed) != expected:
             self._discard_sum(plan.step)
             return None
-        return self._residual.added_to(np.asarray(mine.total), plan)
+        return np.asarray(mine.total)
+
+    def with_residual(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
+        return self._residual.added_to(vector, plan)
 
     def _restore(self, kept: StepSum) -> None:
         """Continues a kept sum, if it is still wanted and nothing was summed since."""
@@ -209,9 +217,6 @@ class Volunteer(Peer):
             state = self.group_state
             if state is None or not self._may_ask(state):
                 await self.wait_for_change(1.0)
-                continue
-            if self._residual.is_due:
-                await self._residual.work_out()
                 continue
             # All of them come first: a peer that asks for rows has brought its sums.
             if self._kept:

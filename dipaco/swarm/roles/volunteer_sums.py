@@ -4,7 +4,6 @@ Blocks that count are in the sum of their step. Blocks are *pending* until the l
 them. Each sum is sent together with the codec's loss from the last one that went into a step.
 """
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -39,23 +38,18 @@ class StepSum:
 
 
 class CodecResidual:
-    """The residual of one volunteer. `is_late`: with delayed updates there is no pause between
-    steps to compute the residual. It is computed when the next sum is sent.
-    """
+    """The codec's loss from the last sum of a volunteer that went into a step."""
 
-    def __init__(self, *, is_late: bool):
-        self._is_late = is_late
-        # the round's number and the sum sent in it
-        self._sent: tuple[int, np.ndarray] | None = None
-        # the same for the step that was taken
-        self._rounded: tuple[ClosedStep, np.ndarray] | None = None
+    def __init__(self) -> None:
+        self._sent: tuple[int, np.ndarray] | None = None  # the round's number, and the sum
+        self._rounded: tuple[ClosedStep, np.ndarray] | None = None  # the step that took it
         self._residual: np.ndarray | None = None
 
     def added_to(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
-        """The sum to send in a round."""
+        """The sum to send in a round. It takes a while for a large model."""
         if plan.codec == "none":
             return vector
-        if self._is_late and self._rounded is not None:
+        if self._rounded is not None:
             (closed, sent), self._rounded = self._rounded, None
             self._residual = rounding(closed.codec, closed.slices, sent)
         if self._residual is not None:
@@ -68,17 +62,6 @@ class CodecResidual:
         if self._sent is not None and self._sent[0] == closed.round_number:
             self._rounded = closed, self._sent[1]
         self._sent = None
-
-    @property
-    def is_due(self) -> bool:
-        """True if the residual is to be computed now."""
-        return self._rounded is not None and not self._is_late
-
-    async def work_out(self) -> None:
-        """Computes the residual in a thread, since it takes a while for a large model."""
-        assert self._rounded is not None
-        (closed, vector), self._rounded = self._rounded, None
-        self._residual = await asyncio.to_thread(rounding, closed.codec, closed.slices, vector)
 
     def forget(self) -> None:
         """Drops everything, since the loss belongs to another state."""
