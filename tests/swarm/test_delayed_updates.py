@@ -5,7 +5,6 @@ machine whose gradients are as late.
 import asyncio
 import dataclasses
 import functools
-import math
 import threading
 import time
 from types import SimpleNamespace
@@ -467,23 +466,3 @@ def test_a_member_gets_rows_of_this_step_then_of_the_next_and_only_then_is_a_bac
     assert backup.step == 4
     assert len(backup.blocks) == 1
     assert now.ledger.done_by("bo") == ()
-
-
-@pytest.mark.parametrize(
-    ("took", "seconds_per_block", "is_backup"),
-    [(0.0, 0.25, False), (0.0, 9.0, True), (0.0, math.inf, False), (4.0, math.inf, True)],
-    ids=["is done soon", "takes long", "is not timed yet", "is not timed for long"],
-)
-def test_a_block_that_holds_up_its_step_is_computed_before_rows_of_the_next(
-    took, seconds_per_block, is_backup
-):
-    """Of a step whose other blocks are done; two of the next are free."""
-    now, after = ROWS.at("before", None), StepRows(5, [46.0] * 2, lineage="now")
-    members = members_of(ana=(1.0, BOTH), bo=(0.0, BOTH), cy=(1.0, BOTH))
-    now.ledger.lease("cy", 7, 1e9)
-    for block in range(7):
-        now.ledger.finish("cy", block)
-    since = time.monotonic() - took
-    now.ledger.lease("bo", 1, 1e9, now_seconds=since, seconds_per_block=seconds_per_block)
-    lease = lease_rows((now, after), members, members["ana"], lambda sentence: None)
-    assert (lease.step, lease.blocks) == ((4, (7,)) if is_backup else (5, (0,)))

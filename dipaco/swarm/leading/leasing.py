@@ -1,8 +1,7 @@
 """Leases blocks to members, and parks slow ones. The rule is `planning.assignment`.
 
 With delayed updates a member without work in this step gets rows of the next. It becomes a backup
-only if the next step has no rows left either, or if a block holds up this step for longer than the
-next step's rows last.
+only if the next step has no rows left either.
 """
 
 import math
@@ -12,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dipaco.swarm.leading.members import SECONDS_AT_STAKE, GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import WorkReply
-from dipaco.swarm.planning.assignment import assign, block_that_holds_up, seconds_without
+from dipaco.swarm.planning.assignment import assign, seconds_without
 from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # longest delay of a process by its operating system
@@ -34,10 +33,7 @@ def lease_rows(
     if len(among) > 1:
         for rows in among:
             able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
-            blocks = lease_work(rows.ledger, able, member, say, only_free=True)
-            if not blocks and rows is among[0]:
-                blocks = _backup_of_what_holds_up(among, members, member)
-            if blocks:
+            if blocks := lease_work(rows.ledger, able, member, say, only_free=True):
                 return rows.leasing(blocks)
     for rows in among[:1]:
         if blocks := lease_work(rows.ledger, members, member, say):
@@ -46,21 +42,6 @@ def lease_rows(
             soon = max(member.seconds_per_block / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)
             return WorkReply(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
     return WorkReply()
-
-
-def _backup_of_what_holds_up(
-    among: Sequence[StepRows], members: Mapping[str, GroupMember], member: GroupMember
-) -> tuple[int, ...]:
-    """A block of the first step for which all would wait after the next step's rows are done."""
-    (this, after), now, own = among, time.monotonic(), member.seconds_per_block
-    speeds = [
-        one.seconds_per_block
-        for one in members.values()
-        if one.seconds_per_block and one.holds(after.lineage)
-    ]
-    meanwhile = seconds_without(after.ledger.num_free, speeds) if after.ledger.num_free else 0.0
-    block = block_that_holds_up(this.ledger, own, now, meanwhile)
-    return () if block is None else _leased(this.ledger, member, now, backup=block)
 
 
 def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:
@@ -105,28 +86,14 @@ def lease_work(
         return ()
     if assigned.needed_seconds:
         count = _count_of_parked(ledger, member, assigned.needed_seconds, say)
-    blocks = _leased(ledger, member, now, count=count, backup=assigned.backup)
+    until = now + max(MIN_WAIT_SECONDS, max(count, 1) * member.block_deadline_seconds)
+    timing = {"now_seconds": now, "seconds_per_block": speeds[name] or math.inf}
+    blocks, backup = ledger.lease(name, count, until, **timing), assigned.backup
+    if backup is not None and ledger.lease_backup(name, backup, until, **timing):
+        blocks = (backup,)
     if blocks:
         member.parked_since = None
     return blocks
-
-
-def _leased(
-    ledger: BlockLedger,
-    member: GroupMember,
-    now: float,
-    *,
-    count: int = 0,
-    backup: int | None = None,
-) -> tuple[int, ...]:
-    """So many free blocks of a ledger, or one that another has, now leased to a member."""
-    until = now + max(MIN_WAIT_SECONDS, max(count, 1) * member.block_deadline_seconds)
-    timing = {"now_seconds": now, "seconds_per_block": member.seconds_per_block or math.inf}
-    if count:
-        return ledger.lease(member.name, count, until, **timing)
-    if backup is None or not ledger.lease_backup(member.name, backup, until, **timing):
-        return ()
-    return (backup,)
 
 
 def _count_of_parked(

@@ -5,8 +5,7 @@ everything sooner. A peer that is too slow for that is *parked* until a step has
 end of a step, when no block is free, an idle peer computes as a *backup* any block that it would
 finish before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section
 3.6).
-Rows of the next step come first, where they may be computed meanwhile, unless a block would hold up
-its step for longer than they last.
+Rows of the next step come first, where they may be computed meanwhile.
 A peer of unknown speed gets one block and is timed by it: a free one, or else one whose holder's
 speed is known. (If neither speed is known, neither peer may ever finish.)
 """
@@ -18,8 +17,6 @@ from typing import NamedTuple
 from dipaco.swarm.planning.leases import Block, BlockLedger, blocks_to_lease
 
 MARGIN = 1.1  # A slower peer may lengthen a step by this factor.
-# A block of unknown speed holds up its step after so many times the asking peer's seconds.
-PATIENCE = 3.0
 
 
 class Assignment(NamedTuple):
@@ -66,28 +63,6 @@ def seconds_without(num_blocks: int, others: list[float]) -> float:
     if not others:
         return math.inf
     return max(num_blocks / sum(1.0 / seconds for seconds in others), min(others))
-
-
-def block_that_holds_up(
-    ledger: BlockLedger, own: float, now: float, meanwhile_seconds: float
-) -> int | None:
-    """The block that keeps a step from ending the longest, or None.
-
-    A block counts only if it would hold up the step for longer than there is other work.
-
-    Args:
-      own: seconds per block of the peer that asks; 0 = not known.
-      meanwhile_seconds: all peers have rows of the next step for so long.
-    """
-    if own <= 0:
-        return None
-    late = [
-        (_expected(one, now), number)
-        for number, one in ledger.open_blocks()
-        if _expected(one, now) > now + own + meanwhile_seconds
-        and (math.isfinite(one.due_seconds) or now - one.since_seconds > PATIENCE * own)
-    ]
-    return max(late, default=(0.0, None))[1]
 
 
 def _expected(one: Block, now: float) -> float:
