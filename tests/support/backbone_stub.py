@@ -29,7 +29,7 @@ async def stub_backbone(asked, paths, port=0):
     async def settings(body, request):
         if body.computes:
             asked.append("settings")
-        info = GroupInfo(leader=wire.name, settings=SETTINGS.to_json(), config=SETTINGS.digest)
+        info = GroupInfo(leader=wire.name, settings=SETTINGS.to_json())
         return info, b""
 
     async def join(body, request):

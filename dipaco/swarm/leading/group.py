@@ -5,7 +5,6 @@ compute them. A member that leaves in order gives its sum to the leader: the *de
 delayed updates the next step's rows are leased as well, once this step's have run out.
 """
 
-import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, NoReturn
@@ -23,6 +22,7 @@ from dipaco.swarm.leading.members import (
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.credentials import Certificate
 from dipaco.swarm.network.messages import UNKNOWN_PEER, BlockResult, JoinRequest, WorkReply
+from dipaco.swarm.network.streams import Signal
 from dipaco.swarm.planning.checks import Evidence
 from dipaco.swarm.planning.leases import BlockLedger
 from dipaco.swarm.planning.track_records import Suspensions
@@ -67,7 +67,7 @@ class SwarmGroup:
         self._suspensions = Suspensions()
         self._step_seconds = 0.0  # duration of the last closed step
         self._resumed_at = time.monotonic()  # when the step began, or its last round failed
-        self.changed = asyncio.Event()  # set by the ledger or the members
+        self.changed = Signal()  # set by the ledger or the members
         self._has_woken, self._adoption_ends = False, 0.0
         self._to_bring: set[str] = set()  # known peers that may still bring sums
         self._checked_at = time.monotonic()  # when silent members were last looked for

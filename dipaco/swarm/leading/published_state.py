@@ -2,14 +2,13 @@
 of past steps, with which peers that are a few steps behind catch up.
 """
 
-import asyncio
-import contextlib
 from typing import Any
 
 import msgspec
 
 from dipaco.swarm.network.differences import WHOLE, StateUpdate, difference
 from dipaco.swarm.network.messages import ClosedStep, GroupState, PastMeanRequest
+from dipaco.swarm.network.streams import Signal
 
 KEPT_STATES = 16  # states from which a difference can be sent
 
@@ -18,7 +17,7 @@ class PublishedState:
     """The latest state of the group."""
 
     def __init__(self, leader: str):
-        self._changed = asyncio.Event()
+        self.changed = Signal()
         self._past: dict[int, GroupState] = {}  # keyed by number, the newest last
         self._updates: dict[int, StateUpdate] = {}  # keyed by the number of the base
         self.value = GroupState(leader=leader)
@@ -30,8 +29,7 @@ class PublishedState:
             del self._past[next(iter(self._past))]
         number = self.value.number + 1
         self.value = msgspec.structs.replace(self.value, number=number, **changes)
-        self._changed.set()
-        self._changed = asyncio.Event()
+        self.changed.set()
 
     def update_for(self, leader: str, number: int) -> StateUpdate:
         """The update for a peer that knows the state with this number by this leader."""
@@ -42,16 +40,6 @@ class PublishedState:
         if base not in self._updates:  # most peers know the same state
             self._updates[base] = difference(known, self.value)
         return self._updates[base]
-
-    async def wait_for_change(self, within_seconds: float) -> None:
-        await wait_until_set(self._changed, within_seconds)
-
-
-async def wait_until_set(event: asyncio.Event, within_seconds: float) -> None:
-    """Returns when the event is set, or when the time is up."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(within_seconds):
-            await event.wait()
 
 
 KEPT_BYTES = 512 << 20

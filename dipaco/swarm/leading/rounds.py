@@ -31,6 +31,7 @@ from dipaco.swarm.network.messages import (
     Slice,
     round_number_of,
 )
+from dipaco.swarm.network.streams import Signal
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
 from dipaco.swarm.planning.timing import Durations, round_seconds_of
@@ -75,7 +76,7 @@ class Rounds:
         self._forwarded: set[tuple[str, str]] = set()
         self._plan: RoundPlan | None = None  # plan of this round
         self._commitments: dict[str, bytes] = {}  # of this round's senders
-        self._news = asyncio.Event()  # set when a sender has committed itself, or shown sketches
+        self._news = Signal()  # set when a sender has committed itself, or shown sketches
         self._term = 0
         self._durations = Durations()  # ratios of rounds' durations to the expected ones
         self._expected_seconds = 1.0  # expected duration of the current round
@@ -279,10 +280,7 @@ class Rounds:
                 for name in missing:
                     self.past.note_late(name)
                 raise RoundFailed(dict.fromkeys(sorted(missing), reason))
-            self._news.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CHECK_SECONDS):
-                    await self._news.wait()
+            await self._news.wait(CHECK_SECONDS)
 
     async def _all_means(
         self, plan: RoundPlan, gathering: dict[str, asyncio.Task[bytes]]

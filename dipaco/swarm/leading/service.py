@@ -124,13 +124,8 @@ class LeaderService:
             return messages.GroupInfo(leader="", end=self.end, backbones=self.backbones)
         if not self.is_leading:
             return messages.GroupInfo(leader="", backbones=self.backbones)
-        settings = self._compute.settings
-        return messages.GroupInfo(
-            leader=self._wire.name,
-            settings=settings.to_json(),
-            config=settings.digest,
-            backbones=self.backbones,
-        )
+        settings, leader = self._compute.settings.to_json(), self._wire.name
+        return messages.GroupInfo(leader=leader, settings=settings, backbones=self.backbones)
 
     async def _leave(self, body: messages.Ack, request: PeerRequest) -> PeerReply:
         self._group.remove(self._member(request).name, "it has left")
@@ -153,7 +148,7 @@ class LeaderService:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
-                await published.wait_for_change(left)
+                await published.changed.wait(left)
         except asyncio.CancelledError:
             member.has_hung_up = True
             raise

@@ -78,7 +78,6 @@ class GroupInfo(PeerMessage):
     leader: str  # empty: this backbone does not lead; ask the others
     end: str = ""  # why no backbone leads again, if so: a sentence
     settings: str = ""  # JSON: model, inner settings, block size, codec
-    config: str = ""  # its digest
     backbones: tuple[str, ...] = ()  # addresses
     is_reached: bool = True  # false: I take you for a client, since your address does not answer
     seen_at: str = ""  # the address at which I reach you

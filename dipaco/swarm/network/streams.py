@@ -246,6 +246,23 @@ def _keep_alive(writer: asyncio.StreamWriter) -> None:
                 connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+class Signal:
+    """Wakes all tasks that wait for something to change."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+
+    def set(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+    async def wait(self, within_seconds: float | None = None) -> None:
+        """Returns at the next change, or when the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_seconds):
+                await self._event.wait()
+
+
 @contextlib.asynccontextmanager
 async def side_by_side(*turns: Awaitable[Any]) -> AsyncGenerator[tuple[asyncio.Task[Any], ...]]:
     """Runs coroutines as tasks, and cancels the unfinished ones at the end of the block."""

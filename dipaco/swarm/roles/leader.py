@@ -25,7 +25,7 @@ from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
-from dipaco.swarm.leading.published_state import PastMeans, PublishedState, wait_until_set
+from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import RoundFailed, Rounds
 from dipaco.swarm.leading.service import LeaderService
 from dipaco.swarm.leading.step_rows import StepRows
@@ -293,8 +293,7 @@ class Leader:
             self._begin_again_if_short()
             if group.should_wake():
                 self._published.publish()
-            await wait_until_set(group.changed, CHECK_SECONDS)
-            group.changed.clear()
+            await group.changed.wait(CHECK_SECONDS)
         return not should_stop()
 
     def _closed(

@@ -18,7 +18,7 @@ from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network import messages
 from dipaco.swarm.network.differences import StateUpdate, updated
 from dipaco.swarm.network.leader_connection import LeaderConnection
-from dipaco.swarm.network.streams import first_of, side_by_side
+from dipaco.swarm.network.streams import Signal, first_of, side_by_side
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
 from dipaco.swarm.roles.round_parts import PartSender, RoundMeans
@@ -51,7 +51,7 @@ class Peer:
         self._bytes_per_second = bytes_per_second
         self.leader = LeaderConnection(wire, backbones, say)
         self.group_state: messages.GroupState | None = None
-        self._changed, self._is_leaving = asyncio.Event(), asyncio.Event()
+        self.changed, self._is_leaving = Signal(), asyncio.Event()
         self._background: set[asyncio.Task[Any]] = set()
         self._begun_rounds: set[tuple[str, int]] = set()
         self._heard: str | None = None  # the address of the leader that replied last
@@ -139,13 +139,13 @@ class Peer:
             await self._wait_until_taken()
 
     async def _wait_until_taken(self) -> None:
-        """Waits until this peer has taken a step that the group has taken. The next poll reports
-        its position, by which the leader chooses donors for newcomers, and reducers.
+        """Waits until this peer has taken the group's step: the next poll reports its position, by
+        which the leader chooses donors and reducers.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(STEP_SECONDS):
                 while (state := self.group_state) and self._next_step(state):
-                    await self.wait_for_change()
+                    await self.changed.wait(5.0)
 
     def _poll_request(self, known: messages.GroupState | None) -> messages.PollRequest:
         holder, meter = self.holder, self.wire.meter
@@ -178,17 +178,7 @@ class Peer:
             self.holder.reducer.begin(state.plan)
         self.holder.pin(state.pinned_step)
         if last is None or (state.leader, state.number) != (last.leader, last.number):
-            self._notify()
-
-    def _notify(self) -> None:
-        """Wakes tasks that wait for the group's state or the peer's to change."""
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def wait_for_change(self, within_seconds: float = 5.0) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_seconds):
-                await self._changed.wait()
+            self.changed.set()
 
     @property
     def is_current(self) -> bool:
@@ -231,12 +221,12 @@ class Peer:
         while True:
             state = self.group_state
             if state is None:
-                await self.wait_for_change()
+                await self.changed.wait(5.0)
                 continue
             if state.end:
                 return
             if self.holder.compute is None or not state.lineage:
-                await self.wait_for_change()
+                await self.changed.wait(5.0)
                 continue
             if (closed := self._next_step(state)) is not None:
                 await self._advance(closed)
@@ -245,7 +235,7 @@ class Peer:
             else:
                 if state.plan is not None:
                     self._begin_round(state.leader, state.plan)
-                await self.wait_for_change()
+                await self.changed.wait(5.0)
 
     def _next_step(self, state: messages.GroupState) -> messages.ClosedStep | None:
         here = self.holder
@@ -286,7 +276,7 @@ class Peer:
             self.holder.pin(self.group_state.pinned_step)
         self._sender.end()
         self.on_step(closed)
-        self._notify()
+        self.changed.set()
 
     async def _fetch_state(self) -> None:
         """Fetches the group's state. If that fails, `follow_forever` tries again."""
@@ -300,13 +290,13 @@ class Peer:
                 from_backbone=True,
             )
         except PEER_ERRORS:
-            await self.wait_for_change(0.5)
+            await self.changed.wait(0.5)
             return
         if await self._download.fetch(manifest):
             self.on_state_fetched()
-            self._notify()
+            self.changed.set()
         else:
-            await self.wait_for_change(0.5)
+            await self.changed.wait(0.5)
 
 
 class Auxiliary(Peer):
@@ -325,7 +315,7 @@ class Auxiliary(Peer):
                 while (state := self.group_state) and state.plan:
                     if self.is_without_leader([polling]):
                         break
-                    await self.wait_for_change(1.0)  # senders wait for its slice
+                    await self.changed.wait(1.0)  # senders wait for its slice
                 await self.send_leave()
             if polling.done():
                 polling.result()

@@ -25,6 +25,7 @@ from dipaco.swarm.network.messages import (
     Slice,
     digest,
 )
+from dipaco.swarm.network.streams import Signal
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
 from dipaco.swarm.planning.track_records import LeftAlone
@@ -51,7 +52,7 @@ class PartSender:
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
         self._with_residual = with_residual
         self._plan: RoundPlan | None = None
-        self._news = asyncio.Event()
+        self._news = Signal()
         self._sending: asyncio.Task[None] | None = None
         self._unreached = LeftAlone(*UNREACHED_SECONDS)  # addresses
 
@@ -107,7 +108,6 @@ class PartSender:
 
     async def _until(self, holds: Callable[[RoundPlan], bool]) -> RoundPlan:
         while self._plan is None or not holds(self._plan):
-            self._news.clear()
             await self._news.wait()
         return self._plan
 

@@ -29,7 +29,6 @@ from dipaco.swarm.network.limits import LinkMeter
 from dipaco.swarm.network.messages import (
     RUN_OVER,
     Ack,
-    GroupInfo,
     RunOverview,
     SettingsRequest,
 )
@@ -211,7 +210,7 @@ class _Visit:
         if info.end:
             say(printable(info.end))
             return None
-        settings = _settings_of(info)
+        settings = GroupSettings.from_json(info.settings)
         wire.max_payload_bytes = settings.max_payload_bytes
         peer: Volunteer | Auxiliary
         if config.computes:
@@ -331,14 +330,6 @@ class _Visit:
             return await ask_about_run(self._wire, address)
         except (*PEER_ERRORS, BadAddress):
             return None
-
-
-def _settings_of(info: GroupInfo) -> GroupSettings:
-    """Raises `BadMessage` if they do not have their digest."""
-    settings = GroupSettings.from_json(info.settings)
-    if settings.digest != info.config:
-        raise BadMessage(problem="the group's settings do not have their digest")
-    return settings
 
 
 def _date(seconds: float) -> str:

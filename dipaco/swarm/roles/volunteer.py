@@ -91,7 +91,7 @@ class Volunteer(Peer):
         while self._sums and (state := self.group_state) and state.is_open:
             if self.is_without_leader(tasks):
                 break
-            await self.wait_for_change(1.0)
+            await self.changed.wait(1.0)
         if not self.is_without_leader(tasks):
             await self.send_leave()
 
@@ -216,12 +216,12 @@ class Volunteer(Peer):
         while True:
             state = self.group_state
             if state is None or not self._may_ask(state):
-                await self.wait_for_change(1.0)
+                await self.changed.wait(1.0)
                 continue
             # All of them come first: a peer that asks for rows has brought its sums.
             if self._kept:
                 if not await self._offer_kept_sum(self._kept[min(self._kept)]):
-                    await self.wait_for_change(0.1)
+                    await self.changed.wait(0.1)
                 continue
             work = self._report(wants_more=True)
             reply, rows = await self._request_work(work)
@@ -230,7 +230,7 @@ class Volunteer(Peer):
             self._note_rows(reply)
             if reply is None or not reply.blocks:
                 ask_again = 1.0 if reply is None else reply.ask_again_seconds
-                await self.wait_for_change(max(ask_again, 0.01))
+                await self.changed.wait(max(ask_again, 0.01))
                 continue
             self._is_computing = True
             await self._compute_blocks(reply, rows)

@@ -23,6 +23,7 @@ from dipaco.swarm.network.messages import (
     digest,
     is_same_term,
 )
+from dipaco.swarm.network.streams import Signal
 from dipaco.swarm.network.wire import OTHER_RECIPIENT, PEER_ERRORS, Wire
 
 KEPT_ROUNDS = 3  # rounds whose means are still given out
@@ -55,7 +56,7 @@ class Reducer:
     def __init__(self, name: str):
         self._name = name
         self._sums: dict[int, SliceSum] = {}  # keyed by round
-        self._new_round = asyncio.Event()
+        self._new_round = Signal()
 
     def begin(self, plan: RoundPlan) -> None:
         """Starts a round in which this peer may have a slice, or takes the news of its plan.
@@ -76,7 +77,6 @@ class Reducer:
         for number in sorted(self._sums)[:-2]:
             self._sums[number].parts.clear()
         self._new_round.set()
-        self._new_round = asyncio.Event()
 
     async def slice_sum(self, round_number: int, start: int, stop: int) -> SliceSum:
         """The slice of a round, once all its senders are committed. A sender may hear of a round
