@@ -436,7 +436,7 @@ async def course_of(attack: Attack, most: int) -> Course:
                 break
             outcome = await group.step()
             reducers = {part.reducer for part in outcome.closed.slices}
-            had = reducers if attack.adds_up else set(outcome.blocks_by_peer)
+            had = reducers if attack.adds_up else set(outcome.record.blocks)
             is_lie = lied_at is None or outcome.closed.step in lied_at
             sums += is_lie and bool(had & set(liars))
             if attack.is_bounded and len(group.outcomes) > most:

@@ -343,5 +343,5 @@ def assert_replayed(group):
     for ours, theirs in zip(group.states, plain, strict=True):
         assert largest_difference(ours, theirs) < 1e-5
     for outcome in group.outcomes:
-        blocks = sorted(block for blocks in outcome.blocks_by_peer.values() for block in blocks)
+        blocks = sorted(block for blocks in outcome.record.blocks.values() for block in blocks)
         assert blocks == list(range(group.settings.num_blocks))

@@ -135,7 +135,7 @@ async def test_a_peer_that_dies_with_rows_of_two_steps_costs_its_rows_and_no_ste
         await group.step()
     assert not any(one.ledger.done_by(bo) for one in leader.open_rows)
     await group.step()
-    assert bo not in group.outcomes[-1].blocks_by_peer
+    assert bo not in group.outcomes[-1].record.blocks
     assert group.delays == [0, *[1] * (len(group.outcomes) - 1)]
     assert_replayed(group)
 
@@ -154,7 +154,7 @@ async def test_a_volunteer_that_leaves_in_an_averaging_stays_for_the_next_step(g
     await group.steps(2)
     await group.volunteers["bo"][1]
     await group.step()
-    assert [name in one.blocks_by_peer for one in group.outcomes[1:]] == [True, True, False]
+    assert [name in one.record.blocks for one in group.outcomes[1:]] == [True, True, False]
     assert_replayed(group)
     assert not group.refused
 
@@ -253,7 +253,7 @@ async def test_a_peer_that_is_a_step_behind_the_next_leader_computes_at_the_same
     await new_leader_with_both_states(group)
     await group.steps(2)
     assert not group.leader.group.banned, group.said
-    assert bo.behind & set(group.outcomes[2].blocks_by_peer[bo.wire.name])
+    assert bo.behind & set(group.outcomes[2].record.blocks[bo.wire.name])
     assert_replayed(group)
 
 
@@ -272,9 +272,9 @@ async def test_a_newcomer_without_the_state_before_computes_rows_of_the_next_ste
     await until(lambda: bo.holder.step == 2)
     assert bo.holder.before is None
     await group.step()
-    assert bo.wire.name not in group.outcomes[-1].blocks_by_peer
+    assert bo.wire.name not in group.outcomes[-1].record.blocks
     await group.step()
-    assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+    assert bo.wire.name in group.outcomes[-1].record.blocks
     assert_replayed(group)
     assert group.delays == [0, 1, 1, 1]
 
@@ -323,7 +323,7 @@ async def test_a_peer_that_fetches_the_state_again_keeps_what_it_has_summed_of_t
     offer_the_newest_state(group)
     await until(lambda: bo.fetched > before)
     await group.step()
-    assert name in group.outcomes[2].blocks_by_peer
+    assert name in group.outcomes[2].record.blocks
     assert bo.discarded == ()
     assert_replayed(group)
 

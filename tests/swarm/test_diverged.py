@@ -37,7 +37,7 @@ async def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_i
 async def test_a_loss_that_only_its_sender_has_is_left_out_of_the_steps(group):
     await group.join("ana", slow=0.02)
     eve = await group.join("eve", kind=saying(loss=math.nan), slow=0.02)
-    while eve.wire.name not in (await group.step()).blocks_by_peer:
+    while eve.wire.name not in (await group.step()).record.blocks:
         await asyncio.sleep(0)
     assert group.leader.group.banned == {}
     assert all(2.0 < outcome.closed.loss < 6.0 for outcome in group.outcomes)

@@ -84,7 +84,7 @@ async def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_withou
     await until(lambda: bo.holder.position == group.holder.position)
     assert donor.has_fired
     assert largest_difference(bo.holder.state, group.holder.state) == 0.0
-    while bo.wire.name not in group.outcomes[-1].blocks_by_peer:
+    while bo.wire.name not in group.outcomes[-1].record.blocks:
         await group.step()
     assert_replayed(group)
     assert donor.wait().code == -signal.SIGKILL

@@ -67,7 +67,7 @@ async def test_what_the_ledger_has_of_a_step_is_of_its_rows_and_shows_a_lie_that
     assert difference(taken, group.states[0], 0) < 1e-5
     monkeypatch.setattr(group.leader._checks, "begin", lambda plan, rows: None)
     await group.join("eve", kind=sending(np.negative), slow=0.01)
-    while len(taken.blocks_by_peer) < 2:
+    while len(taken.record.blocks) < 2:
         taken = await group.step()
     assert difference(taken, group.states[-2], taken.closed.step) > 0.1
 

@@ -98,7 +98,7 @@ async def test_a_sum_of_another_size_never_counts_and_no_reducer_is_blamed_for_i
         await group.step()
     await group.steps(2)
     assert not group.leader._rounds.past.last_aside
-    assert not any(eve.wire.name in outcome.blocks_by_peer for outcome in group.outcomes)
+    assert not any(eve.wire.name in outcome.record.blocks for outcome in group.outcomes)
     assert_replayed(group)
 
 
@@ -227,7 +227,7 @@ async def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others(group)
     await group.join("ana")
     await group.steps(2)
     slug = await group.join("slug")
-    while slug.wire.name not in group.outcomes[-1].blocks_by_peer:
+    while slug.wire.name not in group.outcomes[-1].record.blocks:
         await group.step()
     slug.compute._seconds = 25.0  # far longer than its blocks took before
     started = time.monotonic()

@@ -36,9 +36,9 @@ async def test_of_two_peers_without_a_connection_neither_is_removed_and_the_rest
     for _ in range(60):  # on a busy machine one may be late, and adds up nothing for a while
         outcome = await group.step()
         reducers = {part.reducer for part in outcome.closed.slices}
-        if both <= set(outcome.blocks_by_peer) and bo.wire.name in reducers:
+        if both <= set(outcome.record.blocks) and bo.wire.name in reducers:
             break
-    assert both <= set(outcome.blocks_by_peer)
+    assert both <= set(outcome.record.blocks)
     assert bo.wire.name in reducers, "the leader does not add up everything"
     assert ana.wire.name not in reducers
     assert not any("is gone" in sentence for sentence in group.said), group.said
@@ -62,9 +62,9 @@ async def test_a_sender_that_reaches_the_leader_alone_stays_and_its_parts_are_pa
     for _ in range(60):
         outcome = await group.step()
         reducers = {part.reducer for part in outcome.closed.slices}
-        if everyone <= set(outcome.blocks_by_peer) and len(reducers) > 2:
+        if everyone <= set(outcome.record.blocks) and len(reducers) > 2:
             break
-    assert everyone <= set(outcome.blocks_by_peer)
+    assert everyone <= set(outcome.record.blocks)
     assert len(reducers - {group.wire.name, eve.wire.name}) >= 2
     assert not any("is gone" in sentence for sentence in group.said), group.said
     assert_replayed(group)

@@ -37,7 +37,7 @@ async def test_peers_of_different_speeds_take_the_steps_of_one_machine(group):
     assert_replayed(group)
     blocks = dict.fromkeys(group.volunteers, 0)
     for outcome in group.outcomes[1:]:
-        for sender, done in outcome.blocks_by_peer.items():
+        for sender, done in outcome.record.blocks.items():
             blocks[sender.partition("/")[0]] += len(done)
     assert blocks["ana"] > blocks["cy"]
 
@@ -57,7 +57,7 @@ async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_h
 
     leader._rounds.hold = hold_and_lose
     outcome = await group.step()
-    assert len(outcome.blocks_by_peer) == 2
+    assert len(outcome.record.blocks) == 2
     assert outcome.closed.loss > 1.0
     assert_replayed(group)
 
@@ -81,7 +81,7 @@ async def test_a_leader_that_dies_costs_no_row_that_is_summed(group, monkeypatch
     await group.step()
     for name, blocks in before.items():
         assert any(f"{name} comes with" in said for said in group.said) == in_time
-        assert not in_time or blocks <= set(group.outcomes[-1].blocks_by_peer[name])
+        assert not in_time or blocks <= set(group.outcomes[-1].record.blocks[name])
     await group.step()
     assert_replayed(group)
     assert not group.refused, group.refused
@@ -160,7 +160,7 @@ async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(
     await group.steps(3)
     await group.join("bo")
     bo = group.volunteers["bo"][0]
-    while not any(bo.wire.name in outcome.blocks_by_peer for outcome in group.outcomes):
+    while not any(bo.wire.name in outcome.record.blocks for outcome in group.outcomes):
         await group.step()
         assert len(group.outcomes) < 30
     assert_replayed(group)
@@ -178,7 +178,7 @@ async def test_a_volunteer_that_leaves_stays_for_the_step_that_it_computes(group
     await step
     await task
     await group.step()
-    assert [bo.wire.name in one.blocks_by_peer for one in group.outcomes[1:]] == [True, False]
+    assert [bo.wire.name in one.record.blocks for one in group.outcomes[1:]] == [True, False]
     assert group.leader.group.departed[bo.wire.name] == "it has left"
     assert_replayed(group)
 
@@ -238,7 +238,7 @@ async def test_a_peer_whose_polls_take_long_while_it_sends_is_not_taken_for_one_
 
     bo.wire.transport.open = queued
     await group.step()
-    assert bo.wire.name in group.outcomes[-1].blocks_by_peer
+    assert bo.wire.name in group.outcomes[-1].record.blocks
     assert not group.leader.group.departed
     assert_replayed(group)
 
@@ -255,7 +255,7 @@ async def test_a_peer_that_dies_is_noticed_soon_and_others_compute_its_rows(grou
     await until(lambda: name in members.departed)
     assert time.monotonic() - started < QUIET_SECONDS - 1.0
     await step
-    assert set(group.outcomes[-1].blocks_by_peer) == {ana.wire.name}
+    assert set(group.outcomes[-1].record.blocks) == {ana.wire.name}
     await group.step()
     assert_replayed(group)
 

@@ -63,7 +63,7 @@ async def test_a_peer_that_sends_another_gradient_is_found(group, change, first_
     lies = 0
     while not group.evidence:
         outcome = await group.step()
-        lies += outcome.closed.step >= first_step and eve.wire.name in outcome.blocks_by_peer
+        lies += outcome.closed.step >= first_step and eve.wire.name in outcome.record.blocks
         assert lies <= STEPS, group.said
         await asyncio.sleep(0.02)  # for checks beside the steps
     ((who, evidence),) = group.evidence

@@ -338,7 +338,7 @@ class SwarmGroup:
                 rows.drop(name)
         self.changed.set()
 
-    def count(self, blocks_by_peer: dict[str, tuple[int, ...]]) -> None:
+    def count(self, blocks_by_peer: Mapping[str, Sequence[int]]) -> None:
         """A step is closed with these blocks of each peer."""
         self._step_seconds = self.rows.seconds
         for name, blocks in blocks_by_peer.items():

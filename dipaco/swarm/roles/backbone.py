@@ -129,7 +129,7 @@ class Backbone:
                     one = taken.get(timeout=0.1)
                 except queue.Empty:
                     continue
-                targets += one.outcome.targets
+                targets += one.outcome.record.targets
                 work.on_step(len(one.losses), one.outcome.closed.loss)
                 if time.monotonic() - saved_at > self._save_seconds:
                     work.save(jax.device_get(one.state), one.losses)
@@ -350,7 +350,7 @@ class Backbone:
                 outcome = await self._leader.take_step(rows, rate, should_stop, next_rows)
                 if outcome is None:
                     break
-                self._ledger.put_step(outcome)
+                self._ledger.put_step(outcome.record)
                 taken.put(_StepTaken(outcome, holder.state, list(holder.losses)))
             await asyncio.gather(*batches.values(), return_exceptions=True)
             return jax.device_get(holder.state), list(holder.losses)

@@ -19,7 +19,6 @@ from dipaco.swarm.network.credentials import Certificate, Verifier
 from dipaco.swarm.network.messages import RunOverview
 from dipaco.swarm.planning.checks import Evidence
 from dipaco.swarm.planning.paths import PathNeed, expected_speeds
-from dipaco.swarm.roles.leader import StepOutcome
 from dipaco.swarm.training.compute import GroupSettings
 
 
@@ -176,23 +175,9 @@ class BackboneLedger:
         helpers = leaderboard(self._swarms, batch_size)[:MOST_HELPERS]
         return RunOverview(steps=steps, paths=tuple(paths), helpers=tuple(helpers))
 
-    def put_step(self, outcome: StepOutcome) -> None:
-        closed = outcome.closed
+    def put_step(self, step: GroupStep) -> None:
         with contextlib.suppress(DipacoError):
-            self._swarms.put_step(
-                self._place.arm,
-                self._place.path,
-                GroupStep(
-                    step=closed.step,
-                    lineage=closed.after,
-                    loss=closed.loss,
-                    targets=outcome.targets,
-                    seconds=outcome.seconds,
-                    blocks={name: list(blocks) for name, blocks in outcome.blocks_by_peer.items()},
-                    delay=closed.delay,
-                    sketch=outcome.sketch,
-                ),
-            )
+            self._swarms.put_step(self._place.arm, self._place.path, step)
 
 
 def _volunteers(swarm: dict[str, Any]) -> list[tuple[float, float]]:

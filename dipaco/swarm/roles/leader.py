@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from dipaco.control.members.swarms import GroupStep
 from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
@@ -50,10 +51,7 @@ class StepOutcome(NamedTuple):
     """A closed step, for the process of its leader."""
 
     closed: ClosedStep
-    blocks_by_peer: dict[str, tuple[int, ...]]
-    targets: float
-    seconds: float
-    sketch: tuple[float, ...]  # of the mean, with the lineage as the seed
+    record: GroupStep
 
 
 class Leader:
@@ -210,7 +208,7 @@ class Leader:
         self._averaging_seconds = time.monotonic() - averaged_at
         if not math.isfinite(loss) and not math.isfinite(loss := await self._checks.loss_of(rows)):
             raise Diverged(step=len(self._holder.losses) + 1, loss=loss)
-        blocks_by_peer = {one.name: one.blocks for one in plan.senders}
+        blocks_by_peer = {one.name: list(one.blocks) for one in plan.senders}
         self.group.count(blocks_by_peer)
         delay = int(self.group.rows.lineage != here.lineage)
         closed = self._closed(plan, contents, learning_rate, loss, delay)
@@ -225,8 +223,17 @@ class Leader:
             if self._past_means.can_catch_up_from(one.step, one.before)
         )
         self._published.publish(step=here.step, lineage=here.lineage, plan=None, closed=past)
-        seconds = time.monotonic() - started
-        return StepOutcome(closed, blocks_by_peer, plan.targets, seconds, tuple(sketch))
+        record = GroupStep(
+            step=closed.step,
+            lineage=closed.after,
+            loss=loss,
+            targets=plan.targets,
+            seconds=time.monotonic() - started,
+            blocks=blocks_by_peer,
+            delay=closed.delay,
+            sketch=tuple(sketch),  # the seed is the lineage
+        )
+        return StepOutcome(closed, record)
 
     async def _refuse_not_finite(self, plan: RoundPlan, names: Set[str]) -> None:
         """Bans the senders of parts that are not finite. Raises `Diverged`: the leader finds the
