@@ -65,7 +65,7 @@ async def step_until_banned(group, eve):
         ("int8", lambda mean, parts: 0 * mean, "0 times"),
         ("none", of_one_sender_twice, "not that of what the senders had committed|times"),
         ("int8", of_one_sender_twice, "not that of what the senders had committed|times"),
-        ("int8", noisy, "times what|not that"),
+        ("none", noisy, "times what|not that"),
     ],
     ids=["scaled", "negated", "zero", "one sender twice", "the same in int8", "noisy"],
 )
