@@ -36,7 +36,7 @@ from support.command_line import at_least_one, parser_of
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import ArrivedReply
-from dipaco.swarm.roles.peer import Auxiliary, Peer
+from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.sum_sketch import sketch_of
 
@@ -286,7 +286,7 @@ class WantsNothing(HasTheLastWord):
         return 0.0 * others
 
 
-class SaysThatPartsAreMissing(Auxiliary):
+class SaysThatPartsAreMissing(Volunteer):
     """It takes parts, says that one sender's have not arrived, and gives no sum."""
 
     def __init__(self, wire, backbones, holder, **settings):

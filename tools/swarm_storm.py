@@ -4,7 +4,7 @@ result must equal one undisturbed machine's.
     python tools/swarm_storm.py --minutes 10
     python tools/swarm_storm.py --minutes 0.3 --volunteers 2 --events 4        the suite's form
 
-Two backbones, volunteers of different speeds (some of them clients), one auxiliary. Events come in
+Two backbones, volunteers of different speeds (some of them clients). Events come in
 turn, as many joins as departures: a volunteer joins, leaves by Ctrl-C, is killed by SIGKILL at
 random, while it computes, or in the middle of an averaging, is stopped and goes on later (SIGSTOP).
 The leading backbone is killed, and started again. A liar joins (`--liars`): see `swarm_attacks.py`.
@@ -110,7 +110,6 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--volunteers", type=int, default=5, help="at a time, about")
     parser.add_argument("--clients", type=int, default=2, help="of them")
-    parser.add_argument("--auxiliaries", type=int, default=1)
     parser.add_argument("--backbones", type=int, default=2)
     parser.add_argument("--events", type=int, default=40, help="joins, leaves and deaths")
     parser.add_argument("--liars", type=int, default=4, help="of them, one of each kind in turn")
@@ -218,8 +217,6 @@ class Storm:
             self.start_backbone(name)
         self.pass_file = self.folder / "ana.pass"
         self.issue("ANA", self.pass_file)
-        for _ in range(self.options.auxiliaries):
-            self.start_auxiliary()
         for number in range(self.options.volunteers):
             self.join(is_client=number < self.options.clients)
         run = open_run(self.run_folder)
@@ -289,10 +286,6 @@ class Storm:
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
         words += ["--delayed-updates"] if options.delayed_updates == "on" else []
         self.backbones[name] = self.start([*dipaco_words(), *words], name)
-
-    def start_auxiliary(self) -> None:
-        words = ["swarm", "aux", self.address(), "--token", str(self.pass_file)]
-        self.others.append(self.start([*dipaco_words(), *words], f"aux-{len(self.others)}"))
 
     def join(self, is_client: bool = False) -> VolunteerProcess | None:
         """Starts a volunteer. Speeds are 1, 1/2, 1/3 of the fastest in turn."""

@@ -6,7 +6,6 @@
   dipaco swarm verify --run RUN                       replays a night, names the step of a lie
   dipaco swarm undo --run RUN --to STEP [--path I]    goes back to an earlier step
   dipaco swarm join ADDRESS --token FILE              lend this machine (Ctrl-C leaves cleanly)
-  dipaco swarm aux ADDRESS --token FILE               lend bandwidth: adds up, computes nothing
   dipaco swarm watch ADDRESS --token FILE             how the run is, and who did how much
 
   dipaco swarm join ADDRESS --token FILE --threads 2 --megabits 10
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 say = functools.partial(print, flush=True)
 
-HELP = "train a path by volunteers' machines: start, token, revoke, join, aux, watch, verify, undo"
+HELP = "train a path by volunteers' machines: start, token, revoke, join, watch, verify, undo"
 LISTEN = "0.0.0.0:0"
 BACKBONE_DAYS = 3650.0
 OWN_PREFIX = "backbone-"  # and the path: the names on the credentials of backbones
@@ -129,14 +128,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     undo.add_argument("--to", type=int, required=True, metavar="STEP", help="steps to keep")
     undo.add_argument("--path", type=int, metavar="I", help="needed if the run has several")
     add_run(verb("verify", "take a night's steps again on this machine, and find a lie in them"))
-    swarm_join.add_arguments(
-        verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"), computes=True
-    )
+    swarm_join.add_arguments(verb("join", "lend this machine to a swarm; Ctrl-C leaves cleanly"))
     swarm_watch.add_arguments(verb("watch", "show how the run is, and what each volunteer did"))
-    swarm_join.add_arguments(
-        verb("aux", "lend this machine's bandwidth: it adds up gradients and computes none"),
-        computes=False,
-    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -147,7 +140,6 @@ def run(options: argparse.Namespace) -> int:
         "verify": _verify,
         "undo": _undo,
         "join": swarm_join.run,
-        "aux": swarm_join.run,
         "watch": swarm_watch.run,
     }
     if importlib.util.find_spec("cryptography") is None:

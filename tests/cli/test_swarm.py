@@ -37,7 +37,7 @@ WRONG = [
     (("token", "--run", "RUN", "--name", "ANA"), "dipaco swarm start CONFIG --run"),
     (("revoke", "ANA", "--run", "RUN"), "dipaco swarm start CONFIG --run"),
     ((*JOIN, "--megabits", "0"), "`--megabits` is 0.0."),
-    (("aux", *JOIN[1:], "--megabits", "nan"), "`--megabits` is nan."),
+    ((*JOIN, "--megabits", "nan"), "`--megabits` is nan."),
     ((*JOIN, "--threads", "99999"), "`--threads` is 99999. Expected 1 to "),
     (JOIN, "X cannot be read"),
     (("watch", JOIN[1], "--token", __file__), "holds no credential that `dipaco swarm token`"),

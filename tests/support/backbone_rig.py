@@ -68,10 +68,10 @@ def phase_of(backbone, steps, state=None, losses=(), on_step=lambda number, loss
 class Lent:
     """A lent machine, in a thread: what its terminal says, and what ended it."""
 
-    def __init__(self, address, credential, path=None, computes=True, listens=True):
+    def __init__(self, address, credential, path=None, listens=True):
         self.said, self.error = [], None
         self._has_begun, self._leave = threading.Event(), lambda: None
-        config = SessionConfig(address, computes, listens, None, path)
+        config = SessionConfig(address, listens, None, path)
         self._thread = threading.Thread(target=self._lend, args=(config, credential), daemon=True)
         self._thread.start()
 

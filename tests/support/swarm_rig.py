@@ -30,7 +30,6 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.streams import STREAM_BYTES, Streams
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.roles.leader import Leader
-from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
@@ -147,7 +146,7 @@ async def wire_of(credential, *, listens=True, meter=None, host=None, listen=HER
 
 
 def asks_to_join(address="127.0.0.1:1", computes=True, **more):
-    return JoinRequest(version="", address=address, computes=computes, holds_state=computes, **more)
+    return JoinRequest(version="", address=address, computes=computes, **more)
 
 
 def round_plan(number, senders, slices, step=3, **more):
@@ -243,9 +242,7 @@ class Group:
             for note in (meter.sent, meter.received):
                 note(10**9, 10**9 / bytes_per_second)
         wire = await wire_of(credential or issue(name), listens=listens, meter=meter, host=host)
-        holder = StateHolder(
-            wire, Slow(self.compute, slow) if not issubclass(kind, Auxiliary) else None
-        )
+        holder = StateHolder(wire, Slow(self.compute, slow))
         volunteer = kind(wire, (self.wire.address,), holder, **more)
         try:
             await volunteer.join()
@@ -310,6 +307,13 @@ class Slow:
     def gradient(self, parts, rows):
         self._sleep(self._seconds)
         return self._compute.gradient(parts, rows)
+
+
+class OnlyAddsUp(Volunteer):
+    """One that computes no rows."""
+
+    async def _compute_forever(self):
+        await asyncio.Event().wait()
 
 
 def sending(change, first_step=0):

@@ -43,7 +43,7 @@ async def first_and_needy(asked, there, *before):
 
 async def refused_at_first(address, said, match="enough was seen"):
     """Lends a machine to the backbone at an address, until it is refused."""
-    config = SessionConfig(address, True, False, None)
+    config = SessionConfig(address, False, None)
     with pytest.raises(SwarmRefuses, match=match):
         await run_session(config, issue("ana"), asyncio.Event(), said.append)
 
@@ -85,7 +85,7 @@ async def test_a_volunteer_whose_new_path_is_lost_goes_back_to_the_address_that_
             raise ConnectionRefusedError("closed meanwhile")
 
         monkeypatch.setattr(session, "wire_to", moves)
-        config = SessionConfig(address, True, False, None)
+        config = SessionConfig(address, False, None)
         lending = asyncio.ensure_future(
             run_session(config, issue("ana"), asyncio.Event(), said.append)
         )

@@ -418,7 +418,7 @@ def members_of(**named):
     """Name -> a member: (seconds for a block, lineages of the states that it has)."""
     made = {}
     for name, (seconds, lineages) in named.items():
-        request = JoinRequest(version="", address=None, computes=True, holds_state=True)
+        request = JoinRequest(version="", address=None, computes=True)
         made[name] = GroupMember(name, issue(name).certificate, request)
         made[name].bases = lineages
         made[name].last_poll = SimpleNamespace(lineage="", before="")

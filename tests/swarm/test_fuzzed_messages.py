@@ -20,9 +20,7 @@ ROUND = {"round_number": 1, "start": 0, "stop": 5}
 BODIES = {
     "run": messages.Ack(),
     "settings": messages.SettingsRequest(),
-    "join": messages.JoinRequest(
-        version=program_version(), address=None, computes=True, holds_state=True
-    ),
+    "join": messages.JoinRequest(version=program_version(), address=None, computes=True),
     "poll": messages.PollRequest(
         origin="test",
         step=0,

@@ -106,7 +106,7 @@ def settled(group, eve):
     members.banned.clear(), members.refusals.clear()
     group.leader._rounds.past.last_aside.clear()
     if eve.name not in members.members:
-        body = messages.JoinRequest(version="", address=EVE_AT, computes=True, holds_state=True)
+        body = messages.JoinRequest(version="", address=EVE_AT, computes=True)
         members.add_member(eve.name, eve.credential.certificate, body)
 
 

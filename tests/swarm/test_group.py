@@ -196,7 +196,7 @@ def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(g
     assert kinds == [
         "computes",
         "computes, suspended: two averagings in a row did not end with it",
-        "a client, only adds up",
+        "a backbone",
     ]
 
 

@@ -5,11 +5,9 @@ import asyncio
 import pytest
 
 from dipaco.swarm.errors import SwarmRefuses
-from dipaco.swarm.roles.peer import Auxiliary
-from dipaco.swarm.roles.volunteer import Volunteer
 
 
-async def leaves_in_an_averaging(group, kind):
+async def leaves_in_an_averaging(group):
     """A peer that waits for a round that does not end; and the step."""
     rounds, forever = group.leader._rounds, asyncio.Event()
 
@@ -17,9 +15,7 @@ async def leaves_in_an_averaging(group, kind):
         await forever.wait()
 
     rounds.hold = hold
-    peer = await group.join("ana", kind=kind)
-    if kind is Auxiliary:
-        await group.join("bo")
+    peer = await group.join("ana")
     step = asyncio.ensure_future(group.step())
     while peer.group_state is None or peer.group_state.plan is None:
         await asyncio.sleep(0.01)
@@ -30,19 +26,15 @@ async def leaves_in_an_averaging(group, kind):
     return peer, running, step
 
 
-@pytest.mark.parametrize("kind", [Volunteer, Auxiliary])
-async def test_who_leaves_in_an_averaging_whose_leader_is_gone_does_not_wait_for_another(
-    group, kind
-):
-    _, running, step = await leaves_in_an_averaging(group, kind)
+async def test_who_leaves_in_an_averaging_whose_leader_is_gone_does_not_wait_for_another(group):
+    _, running, step = await leaves_in_an_averaging(group)
     await group.wire.transport.close()
     await asyncio.wait_for(running, 10)
     step.cancel()
 
 
-@pytest.mark.parametrize("kind", [Volunteer, Auxiliary])
-async def test_who_leaves_in_an_averaging_and_is_refused_meanwhile_is_told_why(group, kind):
-    peer, running, step = await leaves_in_an_averaging(group, kind)
+async def test_who_leaves_in_an_averaging_and_is_refused_meanwhile_is_told_why(group):
+    peer, running, step = await leaves_in_an_averaging(group)
     group.leader.group.ban(peer.wire.name, "its gradient is half of that of its rows")
     group.leader._published.publish(plan=None)
     with pytest.raises(SwarmRefuses, match="half of that"):

@@ -31,7 +31,6 @@ async def refused_to_join(group, credential, why, **hello):
         version=hello.get("version", program_version()),
         address=wire.address,
         computes=True,
-        holds_state=True,
         config=hello.get("config", ""),
     )
     with pytest.raises(SwarmRefuses, match=why):

@@ -140,7 +140,7 @@ async def test_the_path_that_was_chosen_is_asked_for_again_where_the_backbone_is
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    config = SessionConfig(f"127.0.0.1:{port}", True, False, None, path=3)
+    config = SessionConfig(f"127.0.0.1:{port}", False, None, path=3)
     lending = asyncio.ensure_future(run_session(config, issue("ana"), asyncio.Event(), said.append))
     await asyncio.sleep(0.3)
     async with stub_backbone(asked, (), port):

@@ -9,7 +9,7 @@ from dipaco.runs.version import program_version
 from dipaco.swarm.network.messages import GroupInfo, JoinRequest
 from dipaco.swarm.training.slices import Reducer, push_part
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_rig import assert_replayed, issue, round_plan, wire_of
+from tests.support.swarm_rig import COMPUTE, assert_replayed, issue, round_plan, wire_of
 
 
 def cut(wire, address, silent_seconds=0.0):
@@ -92,11 +92,9 @@ async def test_a_peer_that_is_not_reached_at_its_address_is_taken_for_a_client(g
 async def test_an_address_where_another_peer_answers_is_not_a_newcomers(group):
     ana, eve = await wire_of(issue("ana")), await wire_of(issue("eve"))
     for wire in (ana, eve):
-        StateHolder(wire, None)  # answers when it is dialled back
+        StateHolder(wire, COMPUTE)  # answers when it is dialled back
     for address, is_reached in ((eve.address, True), (ana.address, False)):
-        body = JoinRequest(
-            version=program_version(), address=address, computes=True, holds_state=True
-        )
+        body = JoinRequest(version=program_version(), address=address, computes=True)
         info, _ = await eve.ask(group.wire.address, "join", body, GroupInfo, within_seconds=5.0)
         assert info.is_reached == is_reached
     for wire in (ana, eve):

@@ -10,14 +10,14 @@ from dipaco.swarm.planning.shares import Link, capped, cut, shares_of_links
 def links_optimum(links):
     """The program for links that differ by direction, solved: the shortest round of reducers."""
     n = len(links)
-    senders, receivers = (sum(getattr(link, x) for link in links) for x in ("sends", "receives"))
+    senders, receivers = sum(link.sends for link in links), len(links)
     rows, limits = [], []
     for i, link in enumerate(links):
         if not link.can_reduce:
             continue
         for speed, own, others in (
-            (link.up, link.sends, receivers - link.receives),
-            (link.down, link.receives, senders - link.sends),
+            (link.up, link.sends, receivers - 1),
+            (link.down, 1, senders - link.sends),
         ):
             row = np.zeros(n + 1)
             row[i], row[-1] = others - own, -speed
@@ -31,11 +31,11 @@ def links_optimum(links):
 
 
 def links_seconds(links, share):
-    senders, receivers = (sum(getattr(link, x) for link in links) for x in ("sends", "receives"))
+    senders, receivers = sum(link.sends for link in links), len(links)
     return max(
         max(
-            (link.sends * (1 - s) + (receivers - link.receives) * s) / link.up,
-            (link.receives * (1 - s) + (senders - link.sends) * s) / link.down,
+            (link.sends * (1 - s) + (receivers - 1) * s) / link.up,
+            (1 * (1 - s) + (senders - link.sends) * s) / link.down,
         )
         for link, s in zip(links, share, strict=True)
         if link.can_reduce
@@ -51,7 +51,6 @@ def test_shares_of_links_that_differ_by_direction_are_optimal_too():
                 down=float(np.exp(rng.normal())),
                 can_reduce=i == 0 or bool(rng.random() < 0.7),
                 sends=bool(i < 2 or rng.random() < 0.8),
-                receives=bool(i < 2 or rng.random() < 0.9),
             )
             for i in range(rng.integers(3, 20))
         ]

@@ -14,7 +14,7 @@ from dipaco.swarm.leading.group import QUIET_SECONDS
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
 from dipaco.swarm.network.messages import HeldStateRequest, StateManifest
 from dipaco.swarm.roles.leader import Leader
-from dipaco.swarm.roles.peer import STEP_SECONDS, Auxiliary
+from dipaco.swarm.roles.peer import STEP_SECONDS
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.state_download import StateDownload
 from dipaco.swarm.training.state_holder import StateHolder
@@ -22,6 +22,7 @@ from tests.support.swarm_clock import until
 from tests.support.swarm_rig import (
     SETTINGS,
     Group,
+    OnlyAddsUp,
     assert_replayed,
     issue,
     largest_difference,
@@ -193,10 +194,10 @@ async def test_the_only_volunteer_that_leaves_takes_its_step_to_the_end(group):
     assert_replayed(group)
 
 
-async def test_clients_reduce_nothing_and_an_auxiliary_only_reduces(group):
+async def test_clients_reduce_nothing_and_one_that_computes_nothing_reduces(group):
     await group.join("ana", listens=False)
     await group.join("bo", listens=False, slow=0.01)
-    await group.join("aux", kind=Auxiliary)
+    await group.join("aux", kind=OnlyAddsUp)
     await group.steps(3)
     adding = {part.reducer for outcome in group.outcomes for part in outcome.closed.slices}
     assert {name.partition("/")[0] for name in adding} == {"back", "aux"}

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.network.codecs import codec_of
-from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.training.slices import mean_of
 from dipaco.swarm.training.sum_sketch import has_sketch, is_mean, size_of, sketches_of
-from tests.support.swarm_rig import SETTINGS, Group, assert_replayed, round_plan
+from tests.support.swarm_rig import SETTINGS, Group, OnlyAddsUp, assert_replayed, round_plan
 
 ROUNDS = 20  # within which a liar is found
 
@@ -74,7 +73,7 @@ async def test_a_reducer_that_lies_is_found_before_the_step_is_taken(codec, lie,
         for name in ("ana", "bo"):
             await group.join(name)
         await group.step()
-        eve = await group.join("eve", kind=lying(Auxiliary, lie), bytes_per_second=1e9)
+        eve = await group.join("eve", kind=lying(OnlyAddsUp, lie), bytes_per_second=1e9)
         reason = await step_until_banned(group, eve)
         assert reason.startswith("proved at step")
         assert re.search(why, reason), reason
@@ -91,7 +90,7 @@ async def test_a_reducer_that_lies_is_found_before_the_step_is_taken(codec, lie,
 async def test_a_reducer_cannot_make_up_what_a_sender_has_sent(group):
     """It changes a sender's part and adds up right: nobody had committed itself to that."""
     await group.join("ana")
-    eve = await group.join("eve", kind=Auxiliary, bytes_per_second=1e9)
+    eve = await group.join("eve", kind=OnlyAddsUp, bytes_per_second=1e9)
     add_up = eve.holder.reducer._add_up
 
     def alter(total):
@@ -109,7 +108,7 @@ async def test_a_reducer_that_shows_nothing_gets_no_slice_again_and_is_not_calle
     """It may have lost what it had; a liar gains nothing by it."""
     await group.join("ana")
     eve = await group.join(
-        "eve", kind=lying(Auxiliary, lambda mean, parts: 1.01 * mean), bytes_per_second=1e9
+        "eve", kind=lying(OnlyAddsUp, lambda mean, parts: 1.01 * mean), bytes_per_second=1e9
     )
     eve.wire._handlers.pop("part")
     await group.steps(4)

@@ -15,7 +15,7 @@ TOOL = Path(__file__).parents[2] / "tools" / "swarm_storm.py"
 
 def test_a_swarm_in_a_storm_takes_the_steps_of_one_machine(tmp_path, command_cache):
     pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
-    dials = "--volunteers 2 --clients 1 --auxiliaries 0 --events 4 --steps 6 --phases 2"
+    dials = "--volunteers 2 --clients 1 --events 4 --steps 6 --phases 2"
     dials += " --batch 16 --block-rows 1 --seconds-per-block 0.05 --lease-seconds 4"
     command = [sys.executable, str(TOOL), *dials.split(), "--folder", str(tmp_path)]
     # As the user's are: one device.

@@ -126,7 +126,6 @@ class GroupMember:
             down=max((down or declared) / slowdown, MIN_BYTES_PER_SECOND),
             can_reduce=can_reduce and self.address is not None,
             sends=sends,
-            receives=self.join_request.holds_state,
         )
 
 
@@ -188,10 +187,7 @@ def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:
 
 
 def kind_of(request: JoinRequest) -> str:
-    """ " (a client, only adds up)", or nothing."""
-    kinds = []
-    if request.address is None:
-        kinds.append("a client")
+    """ " (a client)", or nothing."""
     if not request.computes:
-        kinds.append("only adds up" if not request.holds_state else "a backbone")
-    return f" ({', '.join(kinds)})" if kinds else ""
+        return " (a backbone)"
+    return "" if request.address else " (a client)"

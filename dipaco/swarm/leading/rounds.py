@@ -67,7 +67,6 @@ class Rounds:
         group: SwarmGroup,
         publish: Callable[[RoundPlan], None],
     ):
-        assert holder.compute is not None
         self._wire, self._holder, self._group = wire, holder, group
         self._compute, self._publish_plan = holder.compute, publish
         self.sums = SumChecks(wire, holder.reducer)
@@ -218,7 +217,7 @@ class Rounds:
         taken the step. They take it meanwhile.
         """
         here = self._holder
-        if member.holds(here.lineage) or not member.join_request.holds_state:
+        if member.holds(here.lineage):
             return True
         return here.before is not None and member.holds(here.before.lineage)
 

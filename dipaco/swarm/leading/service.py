@@ -38,7 +38,6 @@ class LeaderService:
         past_means: PastMeans,
         on_refused: Callable[[str, str], None],
     ):
-        assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         self._group, self._published, self._past_means = group, published, past_means
         self.rounds, self._on_refused = rounds, on_refused

@@ -60,8 +60,7 @@ class JoinRequest(PeerMessage):
 
     version: str
     address: str | None  # None: I only dial out
-    computes: bool  # False: auxiliary, or a backbone
-    holds_state: bool  # an auxiliary does not
+    computes: bool  # False: a backbone
     config: str = ""  # digest of the group's settings, if I know them already
     bytes_per_second: float = 0.0  # my guess of my link's speed; 0 = unknown
 

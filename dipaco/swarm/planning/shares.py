@@ -3,8 +3,7 @@
 DeDLOC (arXiv 2106.10207) section 3.2 states a linear program. Among N peers, peer i with bandwidth
 b_i and share s_i moves 1 + (N - 2) s_i vectors in each direction (its own vector out and the
 others' slices in, then the sums), and the round takes as long as its slowest peer. Loads differ by
-direction if links are not symmetric, or if peers only add up or only receive. One bisection does
-it: `shares_of_links`.
+direction if links are not symmetric, or if peers only add up. One bisection does it.
 """
 
 import dataclasses
@@ -23,14 +22,13 @@ class Link:
     down: float
     can_reduce: bool = True
     sends: bool = True  # it has a gradient
-    receives: bool = True  # it needs the sum
 
 
 def shares_of_links(links: Sequence[Link]) -> np.ndarray:
     """Shares for links that differ by direction, by one bisection on the round's duration.
 
-    With S senders and R receivers, peer i moves  up: sends (1 - s) + (R - receives) s,  down:
-    receives (1 - s) + (S - sends) s  vectors. For a given duration each peer's largest share is the
+    With S senders among N peers, peer i moves  up: sends (1 - s) + (N - 1) s,  down: 1 - s +
+    (S - sends) s  vectors. For a given duration each peer's largest share is the
     smaller one that both directions admit. At the shortest duration these shares sum to one.
 
     Returns:
@@ -38,22 +36,19 @@ def shares_of_links(links: Sequence[Link]) -> np.ndarray:
       receive.
     """
     up, down = (np.array([getattr(link, name) for link in links], float) for name in ("up", "down"))
-    sends, receives, can_reduce = (
-        np.array([getattr(link, name) for link in links], bool)
-        for name in ("sends", "receives", "can_reduce")
-    )
+    sends = np.array([link.sends for link in links], float)
+    can_reduce = np.array([link.can_reduce for link in links])
     assert can_reduce.any(), "there must be a reducer"
     if can_reduce.sum() == 1:
         return can_reduce.astype(np.float64)
-    up_slope = receives.sum() - receives - sends.astype(float)
-    down_slope = sends.sum() - sends - receives.astype(float)
+    up_slope, down_slope = len(links) - 1.0 - sends, sends.sum() - sends - 1.0
 
     def admitted(duration: float) -> np.ndarray:
         return np.where(
             can_reduce,
             np.minimum(
                 _largest(duration * up - sends, up_slope),
-                _largest(duration * down - receives, down_slope),
+                _largest(duration * down - 1.0, down_slope),
             ),
             0.0,
         )

@@ -1,1 +1,1 @@
-"""The processes: backbones lead, volunteers compute, auxiliaries add up; sessions of both."""
+"""The processes: backbones lead, volunteers compute, and sessions of these."""

@@ -66,7 +66,6 @@ class Leader:
         on_refused: Callable[[str, str], None] = lambda sender, reason: None,
         on_banned: OnBanned = lambda certificate, session, reason, evidence: (),
     ):
-        assert holder.compute is not None
         self._wire, self._holder, self._compute = wire, holder, holder.compute
         settings, self._say = holder.compute.settings, say
         self.group = SwarmGroup(wire.name, settings, say, on_refused, on_banned)

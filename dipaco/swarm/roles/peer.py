@@ -18,7 +18,7 @@ from dipaco.swarm.errors import BadMessage, MessageRefused, SwarmRefuses
 from dipaco.swarm.network import messages
 from dipaco.swarm.network.differences import StateUpdate, updated
 from dipaco.swarm.network.leader_connection import LeaderConnection
-from dipaco.swarm.network.streams import Signal, first_of, side_by_side
+from dipaco.swarm.network.streams import Signal
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Durations
 from dipaco.swarm.roles.round_parts import PartSender, RoundMeans
@@ -65,22 +65,15 @@ class Peer:
             wire, holder.reducer, self.leader, self._sender, self._reply_seconds
         )
 
-    @property
-    def samples_per_second(self) -> float:
-        """Its speed while it computes; 0 before the first block."""
-        return 0.0
-
     # --- joining and leaving -------------------------------------------------------------------
 
     async def join(self) -> messages.GroupInfo:
         """Finds the leader and joins its group. Raises the errors of `LeaderConnection.find`."""
-        compute = self.holder.compute
         request = messages.JoinRequest(
             version=program_version(),
             address=self.wire.address,
             computes=self.computes,
-            holds_state=compute is not None,
-            config="" if compute is None else compute.settings.digest,
+            config=self.holder.compute.settings.digest,
             bytes_per_second=self._bytes_per_second,
         )
         info = await self.leader.find("join", request)
@@ -95,7 +88,7 @@ class Peer:
         return info
 
     def leave(self) -> None:
-        """Asks a volunteer's or an auxiliary's `run` to leave in order."""
+        """Asks a volunteer's `run` to leave in order."""
         self._is_leaving.set()
 
     def is_without_leader(self, tasks: list[asyncio.Task]) -> bool:
@@ -225,7 +218,7 @@ class Peer:
                 continue
             if state.end:
                 return
-            if self.holder.compute is None or not state.lineage:
+            if not state.lineage:
                 await self.changed.wait(5.0)
                 continue
             if (closed := self._next_step(state)) is not None:
@@ -267,7 +260,6 @@ class Peer:
         return task
 
     async def _advance(self, closed: messages.ClosedStep) -> None:
-        assert self.holder.compute is not None
         if (contents := await self._means.of_step(closed)) is None:
             self.holder.lineage = ""  # the state is fetched instead
             return
@@ -297,25 +289,3 @@ class Peer:
             self.changed.set()
         else:
             await self.changed.wait(0.5)
-
-
-class Auxiliary(Peer):
-    """A peer that only adds up."""
-
-    samples = 0
-    does = "adds up"
-
-    async def run(self) -> None:
-        """Takes part until the run is over, or `leave` is called. Raises `SwarmRefuses`,
-        `SwarmUnreachable`.
-        """
-        async with side_by_side(self.poll_forever(), self._is_leaving.wait()) as (polling, leaving):
-            await first_of(polling, leaving)
-            if leaving.done():
-                while (state := self.group_state) and state.plan:
-                    if self.is_without_leader([polling]):
-                        break
-                    await self.changed.wait(1.0)  # senders wait for its slice
-                await self.send_leave()
-            if polling.done():
-                polling.result()

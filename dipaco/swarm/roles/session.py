@@ -1,6 +1,4 @@
-"""A session of a volunteer or an auxiliary, from its credential until it leaves: its choice of a
-path, and its moves to another.
-"""
+"""A session of a volunteer, from its credential until it leaves: its path, and moves to another."""
 
 import asyncio
 import hashlib
@@ -36,7 +34,6 @@ from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
 from dipaco.swarm.planning.track_records import LeftAlone
-from dipaco.swarm.roles.peer import Auxiliary
 from dipaco.swarm.roles.volunteer import Volunteer
 from dipaco.swarm.training.compute import Compute, GroupSettings
 from dipaco.swarm.training.state_holder import StateHolder
@@ -54,7 +51,6 @@ class SessionConfig(NamedTuple):
     """A machine's part in a swarm."""
 
     address: str  # address of a backbone of any path
-    computes: bool  # False: it only adds up
     listens: bool  # False: it only dials out
     bytes_per_second: float | None  # limit in each direction; None = no limit
     path: int | None = None  # the path that it serves; None = the one that needs it most
@@ -71,7 +67,7 @@ async def run_session(
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
-    until, may_choose, has_joined = _date(credential.certificate.not_after), config.computes, False
+    until, may_choose, has_joined = _date(credential.certificate.not_after), True, False
     avoided = LeftAlone(*AVOIDED_SECONDS)
     while True:
         visit = _Visit(config._replace(address=address), compute, avoided, until, say)
@@ -142,7 +138,7 @@ class _Visit:
         self._config, self._until, self._say = config, until, say
         self.compute, self._avoided = compute, avoided
         self._said_unreached: set[int] = set()  # numbers of paths
-        self._peer: Volunteer | Auxiliary | None = None
+        self._peer: Volunteer | None = None
         self.has_joined = False
         self.moves_to: str | None = None
 
@@ -176,8 +172,7 @@ class _Visit:
             moving.cancel()
             is_over = running.done()
             if not is_over:
-                has_a_sum = isinstance(self._peer, Volunteer) and self._peer.lost is None
-                if stop.is_set() and has_a_sum:
+                if stop.is_set() and self._peer.lost is None:
                     self._say("leaves when the step is taken whose rows it computes")
                 self._peer.leave()
             await running
@@ -191,7 +186,7 @@ class _Visit:
             for task in tasks:
                 task.cancel()
 
-    async def _join(self, *, may_choose: bool) -> Volunteer | Auxiliary | None:
+    async def _join(self, *, may_choose: bool) -> Volunteer | None:
         """Asks for the group's settings, then joins with programs that fit them. None if another
         path is to be served, at `moves_to`, or if the run is over.
         """
@@ -205,31 +200,18 @@ class _Visit:
                 raise SwarmUnreachable(addresses=connection.address, problem=problem)
         if self.moves_to is not None:
             return None
-        per_second = config.bytes_per_second or 0.0
-        info = await connection.find("settings", SettingsRequest(computes=config.computes))
+        info = await connection.find("settings", SettingsRequest(computes=True))
         if info.end:
             say(printable(info.end))
             return None
         settings = GroupSettings.from_json(info.settings)
         wire.max_payload_bytes = settings.max_payload_bytes
-        peer: Volunteer | Auxiliary
-        if config.computes:
-            if config.bytes_per_second is not None:
-                say(limit_sentence(settings, config.bytes_per_second))
-            if self.compute is None or self.compute.settings.digest != settings.digest:
-                self.compute = Compute(settings)
-            holder = StateHolder(wire, self.compute)
-            peer = Volunteer(
-                wire,
-                (config.address,),
-                holder,
-                bytes_per_second=per_second,
-                say=say,
-            )
-        else:
-            peer = Auxiliary(
-                wire, (config.address,), StateHolder(wire), bytes_per_second=per_second, say=say
-            )
+        if config.bytes_per_second is not None:
+            say(limit_sentence(settings, config.bytes_per_second))
+        if self.compute is None or self.compute.settings.digest != settings.digest:
+            self.compute = Compute(settings)
+        holder, per_second = StateHolder(wire, self.compute), config.bytes_per_second or 0.0
+        peer = Volunteer(wire, (config.address,), holder, bytes_per_second=per_second, say=say)
         if end := (await peer.join()).end:
             say(printable(end))
             return None
@@ -277,7 +259,7 @@ class _Visit:
             self._say(f"path {path} needs volunteers more, but is not reached from here ({where})")
         return None
 
-    async def _look_elsewhere(self, peer: Volunteer | Auxiliary) -> None:
+    async def _look_elsewhere(self, peer: Volunteer) -> None:
         """Ends, with `moves_to` set, when another path needs this machine clearly more."""
         seen: int | None = None  # the path that needed it at the last look
         wait_seconds = paths.LOOK_SECONDS
@@ -310,7 +292,7 @@ class _Visit:
                 return
             seen = target
 
-    async def _tell_forever(self, peer: Volunteer | Auxiliary) -> None:
+    async def _tell_forever(self, peer: Volunteer) -> None:
         """Says now and then how the run is, and reports this machine's work."""
         while True:
             await asyncio.sleep(TELL_SECONDS)

@@ -46,7 +46,6 @@ class Volunteer(Peer):
     computes = True
 
     def __init__(self, wire: Wire, backbones: tuple[str, ...], holder: StateHolder, **more: Any):
-        assert holder.compute is not None
         super().__init__(wire, backbones, holder, **more)
         self.compute: Compute = holder.compute
         self._is_late = holder.compute.settings.delayed_updates
@@ -61,6 +60,7 @@ class Volunteer(Peer):
 
     @property
     def samples_per_second(self) -> float:
+        """Its speed while it computes; 0 before the first block."""
         return self._speed.per_second
 
     @property

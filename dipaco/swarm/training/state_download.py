@@ -41,7 +41,6 @@ class StateDownload:
     async def fetch(self, manifest: StateManifest) -> bool:
         """Takes the described state. False if its donors did not give all of it."""
         compute = self._holder.compute
-        assert compute is not None
         own = self._own_chunks()
         # Equal chunks (moments that are still zero) are fetched once.
         wanted = {d: number for number, d in enumerate(manifest.digests)}

@@ -82,11 +82,9 @@ class Predicted(NamedTuple):
 
 
 class StateHolder:
-    """The state of one peer, and its replies to other peers. `compute`: the peer's programs; None
-    for an auxiliary, which holds no state.
-    """
+    """The state of one peer, and its replies to other peers. `compute`: the peer's programs."""
 
-    def __init__(self, wire: Wire, compute: Compute | None = None):
+    def __init__(self, wire: Wire, compute: Compute):
         self.compute, self._wire = compute, wire
         self.reducer = Reducer(wire.name)
         self.state: PathState | None = None
@@ -140,7 +138,6 @@ class StateHolder:
 
     async def predicted(self, learning_rate: float) -> Predicted:
         """The predicted parameters after the next step, at this rate."""
-        assert self.compute is not None
         assert self.state is not None
         lineage, state = self.lineage, self.state
         async with self._predicting:
@@ -157,7 +154,6 @@ class StateHolder:
         """Takes a step that the group has taken. Raises `Diverged`: a parameter would not be
         finite. The state stays as it was.
         """
-        assert self.compute is not None
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
         before = None
