@@ -77,4 +77,4 @@ def difference(taken, before, step):
     gradient, *_ = delayed_programs()
     vector = np.asarray(ravel_pytree(gradient(before.parts, batch_of(step))[0])[0])
     ours = sketch_of(vector, taken.closed.after.encode(), 0)
-    return np.linalg.norm(np.array(taken.sketch) - ours) / np.linalg.norm(ours)
+    return np.linalg.norm(np.array(taken.record.sketch) - ours) / np.linalg.norm(ours)
