@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dipaco.swarm.planning.leases import Block, BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.leases import RowBlock, BlockLedger, blocks_to_lease
 
 MARGIN = 1.1  # A slower peer may lengthen a step by this factor.
 
@@ -65,7 +65,7 @@ def seconds_without(num_blocks: int, others: list[float]) -> float:
     return max(num_blocks / sum(1.0 / seconds for seconds in others), min(others))
 
 
-def _expected(one: Block, now: float) -> float:
+def _expected(one: RowBlock, now: float) -> float:
     """When a block should be done. An overdue block is expected to take as long again as it has
     taken.
     """

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 
 
 @dataclasses.dataclass
-class Block:
+class RowBlock:
     """Who has a block of rows."""
 
     holder: str | None = None
@@ -22,7 +22,7 @@ class Block:
     since_seconds: float = 0.0  # when it was leased
     due_seconds: float = math.inf  # when it should be done; infinite: the holder was not timed
     is_done: bool = False
-    backup: "Block | None" = None  # the backup's holder and deadline
+    backup: "RowBlock | None" = None  # the backup's holder and deadline
 
 
 class BlockLedger:
@@ -30,7 +30,7 @@ class BlockLedger:
 
     def __init__(self, step: int, num_blocks: int):
         self.step = step
-        self._blocks = [Block() for _ in range(num_blocks)]
+        self._blocks = [RowBlock() for _ in range(num_blocks)]
 
     def __len__(self) -> int:
         return len(self._blocks)
@@ -50,7 +50,7 @@ class BlockLedger:
         free = [number for number, block in enumerate(self._blocks) if block.holder is None]
         for index, number in enumerate(free[:count], start=1):
             due = now_seconds + index * seconds_per_block
-            self._blocks[number] = Block(peer, until_seconds, now_seconds, due)
+            self._blocks[number] = RowBlock(peer, until_seconds, now_seconds, due)
         return tuple(free[:count])
 
     def lease_backup(
@@ -77,7 +77,7 @@ class BlockLedger:
         ):
             return False
         due = now_seconds + seconds_per_block
-        found.backup = Block(peer, until_seconds, now_seconds, due)
+        found.backup = RowBlock(peer, until_seconds, now_seconds, due)
         return True
 
     def finish(self, peer: str, block: int) -> bool:
@@ -105,7 +105,7 @@ class BlockLedger:
         if not wanted <= free | set(self._of(peer, done=True)):
             return False
         for number in wanted & free:
-            self._blocks[number] = Block(peer, is_done=True)
+            self._blocks[number] = RowBlock(peer, is_done=True)
         return True
 
     def drop(self, peer: str) -> tuple[int, ...]:
@@ -114,14 +114,14 @@ class BlockLedger:
         """
         done = self._of(peer, done=True)
         for block in done:
-            self._blocks[block] = Block()
+            self._blocks[block] = RowBlock()
         return done + self.give_back(peer)
 
     def give_back(self, peer: str) -> tuple[int, ...]:
         """Frees the peer's unfinished blocks, or gives them to their backups. Returns them."""
         open_blocks = self._of(peer, done=False)
         for block in open_blocks:
-            self._blocks[block] = self._blocks[block].backup or Block()
+            self._blocks[block] = self._blocks[block].backup or RowBlock()
         for each in self._blocks:
             if each.backup is not None and each.backup.holder == peer:
                 each.backup = None
@@ -136,7 +136,7 @@ class BlockLedger:
         }
         return {peer: self.give_back(peer) for peer in sorted(late)}
 
-    def open_blocks(self) -> list[tuple[int, Block]]:
+    def open_blocks(self) -> list[tuple[int, RowBlock]]:
         """Leased blocks, by number, that are not done and have no backup of known speed."""
         return [
             (number, block)
