@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dipaco.swarm.planning.leases import RowBlock, BlockLedger, blocks_to_lease
+from dipaco.swarm.planning.leases import BlockLedger, RowBlock, blocks_to_lease
 
 MARGIN = 1.1  # A slower peer may lengthen a step by this factor.
 
