@@ -15,7 +15,7 @@ async def turn(stop):
     say("computes a block")
     await asyncio.to_thread(time.sleep, 60)
 
-asyncio.run(_until_asked_to_leave(turn, computes=True))
+asyncio.run(_until_asked_to_leave(turn))
 """
 
 

@@ -51,7 +51,6 @@ async def test_a_member_that_goes_as_a_round_ends_is_recorded_in_the_step_that_h
 
     async def hold_and_lose(plan):
         outcome = await hold(plan)
-        assert not outcome.failed
         for one in plan.senders:
             leader.group.remove(one.name, "it has left")
         return outcome

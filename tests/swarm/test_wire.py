@@ -24,7 +24,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.training import state_holder
 from dipaco.swarm.training.slices import coded_parts, fetch_mean, push_part
 from dipaco.swarm.training.state_holder import StateHolder
-from tests.support.swarm_rig import Group, admitted, issue, round_plan, wire_of
+from tests.support.swarm_rig import COMPUTE, Group, admitted, issue, round_plan, wire_of
 
 FETCH = SliceRequest(round_number=1, start=3, stop=4)
 ARRIVED = ArrivedRequest(round_number=1)
@@ -169,7 +169,7 @@ async def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_kn
     monkeypatch.setattr(state_holder, "UNKNOWN_ROUND_SECONDS", 0.1)
     monkeypatch.setattr(state_holder, "UNSENT_ROUND_SECONDS", 0.1)
     async with wires("ana", "bo") as (ana, bo):
-        holder, own = StateHolder(bo), StateHolder(ana)
+        holder, own = StateHolder(bo, COMPUTE), StateHolder(ana, COMPUTE)
         plan = plan_of(ana.name, bo, stop=2)
         (part,) = plan.slices
         vector = np.ones(2, np.float32)
