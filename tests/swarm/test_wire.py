@@ -175,7 +175,7 @@ async def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_kn
         vector = np.ones(2, np.float32)
         (content,) = coded_parts(plan, vector)
         sent = {"content": content, "sender": ana.name}
-        pushing = push_part(ana, own.reducer, plan, part, **sent, within_seconds=9.0)
+        pushing = push_part(ana, own.reducer, plan, part, **sent)
         fetching = fetch_mean(ana, own.reducer, plan, part, within_seconds=9.0)
         both = asyncio.gather(pushing, fetching)
         await asyncio.sleep(0.5)
@@ -183,9 +183,10 @@ async def test_a_part_and_a_wish_for_a_mean_are_sent_again_until_the_round_is_kn
         holder.reducer.begin(plan)
         _, mean = await both
         assert mean == vector.tobytes()
-        later = msgspec.structs.replace(plan, number=round_number_of(8, 1))
+        later = {"number": round_number_of(8, 1), "within_seconds": 0.5}
+        later = msgspec.structs.replace(plan, **later)
         with pytest.raises(TimeoutError):
-            await push_part(ana, own.reducer, later, part, **sent, within_seconds=0.5)
+            await push_part(ana, own.reducer, later, part, **sent)
 
 
 async def test_a_reply_with_a_payload_that_its_method_does_not_bring_is_refused():
