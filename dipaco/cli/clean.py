@@ -12,10 +12,11 @@ that is not finished is refused. Killed, the same command goes on.
 """
 
 import argparse
+import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import add_run
+from dipaco.cli.options import add_json, add_run
 
 if TYPE_CHECKING:
     from dipaco.workers.cleaning import Cleaning
@@ -26,13 +27,15 @@ HELP = "remove what a finished run does not need any more"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
     parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from dipaco.workers.cleaning import clean
 
     cleaning = clean(options.run, is_dry=options.dry_run)
-    print("\n".join(_lines(cleaning, str(options.run), is_dry=options.dry_run)))
+    lines = _lines(cleaning, str(options.run), is_dry=options.dry_run)
+    print(json.dumps(cleaning._asdict()) if options.json else "\n".join(lines))
     return 0
 
 

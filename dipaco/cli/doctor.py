@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from dipaco import stopping
 from dipaco.caches import cache_folder
-from dipaco.cli.options import LAST_PORT, add_database, add_run, check_between
+from dipaco.cli.options import LAST_PORT, add_database, add_json, add_run, check_between
 from dipaco.errors import EXTRAS, DipacoError, MachineFault
 from dipaco.processors import num_processors, processor_model
 from dipaco.store.address import Address
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port", type=int, nargs="+", default=PORTS, help="ports to listen on (8000 8080)"
     )
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

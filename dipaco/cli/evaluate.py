@@ -17,7 +17,7 @@ import json
 import sys
 from collections.abc import Iterator, Sequence
 
-from dipaco.cli.options import add_release, add_rule, check_path, find_release
+from dipaco.cli.options import add_json, add_release, add_rule, check_path, find_release
 
 HELP = "perplexity of your own text"
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--beginnings", action="store_true", help="only first windows of documents, as the report"
     )
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -13,14 +13,20 @@ in all of them. Interrupted, the same command continues with the next path.
 """
 
 import argparse
+import json
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
-from dipaco.cli.options import add_release, add_rule, check_path, find_release, output_path
-
-if TYPE_CHECKING:
-    from dipaco.control.planning.release import Release
+from dipaco.cli.options import (
+    add_json,
+    add_release,
+    add_rule,
+    check_path,
+    find_release,
+    output_path,
+)
+from dipaco.plural import counted
 
 HELP = "write one path, or all and the router, for other engines"
 
@@ -40,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--gguf", action="store_true", help="a file for llama.cpp: DIR2, with `--all` of each path"
     )
     add_rule(parser)
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -52,36 +59,46 @@ def run(options: argparse.Namespace) -> int:
         release = find_release(opened, options)
         if options.all:
             targets, problem = export_all(opened, release, options.out, how, options.rule)
-            print(_table(targets, release))
-            if problem is not None:
-                print(f"no router was written: {problem}", file=sys.stderr)
-            return 0
-        check_path(options.path, release)
-        card = None if options.gguf else model_card(opened, release, options.path)
-        export_path(opened, release, options.path, options.out, how, card=card)
-    modules = " + ".join(release.paths[options.path])
-    print(
-        f"path {options.path} ({modules}) of {release.arm} at phase {release.phase}: {options.out}"
-    )
+        else:
+            check_path(options.path, release)
+            card = None if options.gguf else model_card(opened, release, options.path)
+            export_path(opened, release, options.path, options.out, how, card=card)
+            targets, problem = {options.path: options.out}, None
+    if problem is not None:
+        print(f"no router was written: {problem}", file=sys.stderr)
+    files = {
+        path: [file.stat() for file in (at.iterdir() if at.is_dir() else [at])]
+        for path, at in targets.items()
+    }
+    every = [file for of_path in files.values() for file in of_path]
+    said: dict[str, Any] = {
+        "arm": release.arm,
+        "phase": release.phase,
+        "bytes_on_disk": sum({(file.st_dev, file.st_ino): file.st_size for file in every}.values()),
+        "paths": [
+            {
+                "path": path,
+                "at": str(at),
+                "bytes": sum(file.st_size for file in files[path]),
+                "modules": list(release.paths[path]),
+            }
+            for path, at in targets.items()
+        ],
+    }
+    print(json.dumps(said) if options.json else _table(said))
     return 0
 
 
-def _table(targets: dict[int, Path], release: "Release") -> str:
+def _table(said: Mapping[str, Any]) -> str:
     """The place, bytes and modules of each path, and the bytes of all."""
-    files = {path: list(at.iterdir()) if at.is_dir() else [at] for path, at in targets.items()}
     rows = [("path", "at", "MB", "modules")]
-    for path, at in targets.items():
-        size = sum(file.stat().st_size for file in files[path])
-        rows.append((str(path), str(at), f"{size / 1e6:,.1f}", " + ".join(release.paths[path])))
+    for each in said["paths"]:
+        size = f"{each['bytes'] / 1e6:,.1f}"
+        rows.append((str(each["path"]), each["at"], size, " + ".join(each["modules"])))
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [
         f"{path:>{widths[0]}}  {at:<{widths[1]}}  {size:>{widths[2]}}  {modules}"
         for path, at, size, modules in rows
     ]
-    every = [file.stat() for of_path in files.values() for file in of_path]
-    on_disk = sum({(file.st_dev, file.st_ino): file.st_size for file in every}.values())
-    lines.append(
-        f"{len(targets)} paths of {release.arm} at phase {release.phase}: "
-        f"{on_disk / 1e6:,.1f} MB on disk"
-    )
-    return "\n".join(lines)
+    whole = f"{counted(len(said['paths']), 'path')} of {said['arm']} at phase {said['phase']}"
+    return "\n".join([*lines, f"{whole}: {said['bytes_on_disk'] / 1e6:,.1f} MB on disk"])

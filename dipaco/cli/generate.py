@@ -15,12 +15,14 @@ by all its tokens. An empty one is the start of a text.
 """
 
 import argparse
+import json
 import secrets
 import sys
 import time
 from pathlib import Path
 
 from dipaco.cli.options import (
+    add_json,
     add_release,
     add_rule,
     check_path,
@@ -85,6 +87,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--min-tokens", type=int, default=0, help="tokens before which the text does not end (0)"
     )
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end of the text")
+    add_json(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -199,13 +202,28 @@ def _continue(options: argparse.Namespace) -> int:
         writer = TextWriter(pieces, (), prompt_ids, text_starts(tokenizer, pieces))
         started, num_tokens, has_ended = time.monotonic(), 0, False
         shown = visible if sys.stdout.isatty() else str
-        print(shown(text), end="", flush=True)
+        whole = []
+
+        def say(piece: str) -> None:
+            whole.append(piece)
+            if not options.json:
+                print(shown(piece), end="", flush=True)
+
+        say(text)
         for token in tokens:
             if has_ended := token == edges.end and not options.ignore_eos:
                 break
             num_tokens += 1
-            print(shown(writer.add(Token(token)).text), end="", flush=True)
-        print(shown(writer.end().text), flush=True)
+            say(writer.add(Token(token)).text)
+        say(writer.end().text)
+        said = {
+            "path": choice.path,
+            "text": "".join(whole),
+            "tokens": num_tokens,
+            "has_ended": has_ended,
+            "seed": seed,
+        }
+        print(json.dumps(said) if options.json else "", flush=True)
         seconds = time.monotonic() - started
         if edges.end is None:
             end = "the model knows no end of a text"

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from dipaco.cli.errors import UnknownImageFormat
-from dipaco.cli.options import add_run, output_path
+from dipaco.cli.options import add_json, add_run, output_path
 from dipaco.observe.terminal import head, say, tail, terminal_width
 
 HELP = "show what each path was given, and how modules moved"
@@ -32,7 +32,7 @@ PICTURES = (".png", ".pdf", ".svg")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_json(parser)
     parser.add_argument(
         "--picture",
         type=output_path,

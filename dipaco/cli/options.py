@@ -45,6 +45,11 @@ def add_run(parser: argparse.ArgumentParser, *, is_required: bool = True) -> Non
     )
 
 
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """`--json`."""
+    parser.add_argument("--json", action="store_true", help="as one JSON object")
+
+
 def output_path(text: str) -> Path:
     """The value of an option that names an output of a verb. Raises `OutputNotLocal` for a URL,
     even with a single slash. A drive (`C:/x`) is no URL.

@@ -32,7 +32,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dipaco.cli.options import CONFIG_HELP, DAY_SECONDS, add_set, check_between, check_count
+from dipaco.cli.options import (
+    CONFIG_HELP,
+    DAY_SECONDS,
+    add_json,
+    add_set,
+    check_between,
+    check_count,
+)
 
 if TYPE_CHECKING:
     from dipaco.config import RunConfig
@@ -78,7 +85,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--serve", type=int, metavar="N", help="divide the paths among N cells, for a router"
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_json(parser)
     add_set(parser)
 
 

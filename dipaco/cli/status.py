@@ -20,7 +20,7 @@ import sys
 import time
 from typing import Any
 
-from dipaco.cli.options import add_run
+from dipaco.cli.options import add_json, add_run
 from dipaco.stopping import patience
 
 HELP = "show the progress of a run"
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 10.0  # wait for a database or a store that is away, before t
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_run(parser)
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
+    add_json(parser)
     parser.add_argument(
         "--watch", action="store_true", help="repeat every two seconds until the run is finished"
     )

@@ -26,6 +26,9 @@ def test_a_run_is_cleaned_after_it_was_said_what_goes(dipaco, tiny, copy_of):
     assert planned.code == 0, planned.err
     kinds = r"^Would be removed: .*B: .* modules, .* snapshots, .* contributions\.$"
     assert re.search(kinds, planned.out, re.M)
+    said = as_json(dipaco("clean", "--run", run.folder, "--dry-run", "--json"))
+    assert said["removed"].keys() >= {"modules", "snapshots", "contributions"}
+    assert said["phase"] == 2
     assert files_in(run.folder) == before
 
     ended = dipaco("clean", "--run", run.folder)

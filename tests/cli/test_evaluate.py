@@ -180,6 +180,13 @@ def test_an_interrupted_export_of_all_paths_continues(here, tiny, tmp_path):
     shutil.rmtree(out / "path_0002")
     assert here(*export).out == done.out
     assert {file: file.read_bytes() for file in out.rglob("*") if file.is_file()} == whole
+    said = as_json(here(*export, "--json"))
+    assert (said["arm"], said["phase"], len(said["paths"])) == ("modular", 2, 4)
+    size = sum(file.stat().st_size for file in (out / "path_0002").iterdir())
+    modules = ["early/0001", "late/0000"]
+    at = str(out / "path_0002")
+    assert said["paths"][2] == {"path": 2, "at": at, "bytes": size, "modules": modules}
+    assert size < said["bytes_on_disk"] < 4 * size
     (out / "path_0001" / "config.json").unlink()
     lost = here(*export)
     assert (lost.code, "path_0001` lacks config.json. Remove the folder" in lost.err) == (2, True)

@@ -18,6 +18,7 @@ from dipaco.model.lm import forward
 from dipaco.serving.continuation import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch
+from tests.cli.conftest import as_json
 
 PROMPT = next(toy_documents(documents=1, words=4, seed=7)).text.strip()
 
@@ -124,6 +125,11 @@ def test_the_seed_that_is_shown_gives_the_text_again(here, tiny):
     assert first.code == 0, first.err
     (seed,) = re.findall(r"^temperature 1, --seed (\d+) gives it again$", first.err, re.MULTILINE)
     assert here(*command, "--seed", seed).out == first.out
+    found = as_json(here(*command, "--seed", seed, "--json"))
+    assert f"{found.pop('text')}\n" == first.out
+    assert first.err.startswith(f"path {found.pop('path')} =")
+    assert f"{found.pop('tokens')} tokens in" in first.err
+    assert found == {"seed": int(seed), "has_ended": "ended by itself" in first.err}
 
 
 def test_a_prompt_from_standard_input_is_cut_at_its_beginning_if_that_is_wanted(
