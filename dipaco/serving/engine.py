@@ -6,7 +6,6 @@ own: see `upstreams.py`.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 
 from dipaco import trees
@@ -29,21 +28,6 @@ from dipaco.topology import Topology
 PARAMETER_BYTES = 4  # an upper bound: prepared parameters are of float32 or, some of them, smaller
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class EngineSpec:
-    """The run that an engine serves, and its limits."""
-
-    objects: Objects  # objects of the run
-    model: ModelConfig
-    limits: LoopLimits = LoopLimits()
-    path_bytes: int | None = None  # of all paths in memory. None = what the rows leave free
-    topology: Topology | None = None  # None = no two paths share a step
-    paths: tuple[int, ...] | None = None  # the paths of the run that it is asked for. None = any
-    health: ReleaseHealth  # records which modules could not be read
-    on_cold: Callable[[float], object] = lambda seconds: None  # seconds a path took to load
-    grammars: Grammars | None = None  # as the loop's
-
-
 def level_shapes(
     model: ModelConfig, topology: Topology, paths: Sequence[int]
 ) -> tuple[LevelShape, ...]:
@@ -64,23 +48,42 @@ def level_shapes(
 class InProcessEngine:
     """A path cache and a loop in this process. Nothing is compiled and no thread runs before
     `start`.
+
+    Args:
+      objects: of the run.
+      health: records which modules could not be read.
+      path_bytes: of all paths in memory. None = what the rows leave free.
+      topology: None = no two paths share a step.
+      paths: the paths of the run that it is asked for. None = any.
+      on_cold: called with the seconds that a path took to load.
     """
 
-    def __init__(self, spec: EngineSpec):
-        self._spec = spec
-        paths, topology = spec.paths, spec.topology
-        if topology is not None and paths is None:
-            paths = range(topology.num_paths)
-        levels = level_shapes(spec.model, topology, paths) if topology and paths else ()
+    def __init__(
+        self,
+        objects: Objects,
+        model: ModelConfig,
+        limits: LoopLimits,
+        health: ReleaseHealth,
+        *,
+        path_bytes: int | None = None,
+        topology: Topology | None = None,
+        paths: Sequence[int] | None = None,
+        on_cold: Callable[[float], object] = lambda seconds: None,
+        grammars: Grammars | None = None,
+    ):
+        self._objects, self._model, self._health = objects, model, health
+        self._first = paths or ()
+        levels = ()
+        if topology is not None:
+            here = range(topology.num_paths) if paths is None else paths
+            levels = level_shapes(model, topology, here)
         # First: as many rows as were asked for may be more than fit.
-        stacks = RELEASES * Mixer(spec.model, levels, spec.limits).stack_bytes
-        budget = memory_budget(spec.model, spec.limits, spec.path_bytes, free_bytes(), stacks)
+        stacks = RELEASES * Mixer(model, levels, limits).stack_bytes
+        budget = memory_budget(model, limits, path_bytes, free_bytes(), stacks)
         self.cache = PathCache(
-            self._load, budget.paths, spec.on_cold, trees.num_bytes, reading_bytes=budget.reading
+            self._load, budget.paths, on_cold, trees.num_bytes, reading_bytes=budget.reading
         )
-        self.loop = Loop(
-            spec.model, self.cache.pin, limits=spec.limits, levels=levels, grammars=spec.grammars
-        )
+        self.loop = Loop(model, self.cache.pin, limits=limits, levels=levels, grammars=grammars)
 
     def start(
         self, served: ServedRelease, warm_up: WarmUp, first: Sequence[WarmUpProgram] = ()
@@ -93,8 +96,7 @@ class InProcessEngine:
         Raises:
           ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of the release can be served.
         """
-        own = self._spec.paths or ()
-        paths = [*own, *(path for path in range(served.num_paths) if path not in own)]
+        paths = list(dict.fromkeys([*self._first, *range(served.num_paths)]))
         with contextlib.ExitStack() as stack:
             for path in paths:
                 try:
@@ -107,11 +109,10 @@ class InProcessEngine:
         self.loop.run()
 
     def _load(self, receipt: Receipt) -> Parts:
-        health = self._spec.health
         try:
-            parts = prepare(self._spec.model, load_for_jax(self._spec.objects, receipt))
+            parts = prepare(self._model, load_for_jax(self._objects, receipt))
         except (ObjectMissing, ObjectDamaged) as error:
-            health.mark_broken(receipt.digest, str(error))
+            self._health.mark_broken(receipt.digest, str(error))
             raise
-        health.mark_whole(receipt.digest)
+        self._health.mark_whole(receipt.digest)
         return parts

@@ -81,15 +81,18 @@ class PathCache:
         self._hits = self._misses = self._evictions = 0
 
     @contextlib.contextmanager
-    def pin(self, modules: Modules) -> Generator[Parts]:
+    def pin(self, modules: Modules, kept: Set[str] = frozenset()) -> Generator[Parts]:
         """The parts of a path, kept in memory while the context is open.
+
+        Args:
+          kept: digests of modules. Paths of these alone are not evicted for it.
 
         Raises:
           NoRoomForPath: every cached path is in use. Try again when one is unpinned.
           PathCacheTooSmall: the path alone is larger than the cache.
           ObjectMissing, ObjectDamaged: a module cannot be read.
         """
-        pin = self.reserve(modules)
+        pin = self.reserve(modules, kept)
         try:
             yield pin.read()
         finally:
@@ -97,12 +100,7 @@ class PathCache:
 
     def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin:
         """Pins a path without reading it: at once there is room for it, and reading may follow.
-
-        Args:
-          kept: digests of modules. Paths of these alone are not evicted for it.
-
-        Raises:
-          NoRoomForPath, PathCacheTooSmall: as `pin`, whose other errors `PathPin.read` raises.
+        Raises as `pin`, whose errors of reading `PathPin.read` raises.
         """
         key = digests_of(modules)
         wanted = {receipt.digest: self._size_of(receipt) for receipt in modules.values()}

@@ -7,7 +7,7 @@ Afterwards every method may be called from any thread.
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from dipaco.config import MODULAR
@@ -21,10 +21,9 @@ from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.grammar import Grammars
 from dipaco.serving.decoding.grammar_trial import GrammarTrial
 from dipaco.serving.dispatch import Dispatcher, RoutingStats
-from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.engine import InProcessEngine
 from dipaco.serving.errors import NoRoomForPath, TooManyMaps
 from dipaco.serving.models import ReleaseHealth, ServedModels, ServedRelease, is_routed
-from dipaco.serving.path_cache import Modules
 from dipaco.serving.release_follower import ReleaseFollower
 from dipaco.serving.rerouting import load_rerouter
 from dipaco.serving.text import text_starts, token_bytes
@@ -89,10 +88,7 @@ class Service:
             raise
 
     def _open(
-        self,
-        folder: Where,
-        on_cold: Callable[[float], object],
-        upstreams: "Upstreams | None",
+        self, folder: Where, on_cold: Callable[[float], object], upstreams: "Upstreams | None"
     ) -> None:
         run, settings = self.run, self.settings
         release = run.ledger.facts.release(settings.arm, settings.phase)
@@ -125,17 +121,15 @@ class Service:
         # Fields of the arm that is served under the run's name.
         self.releases, self.topology = self.models.main.releases, self.models.main.topology
         self.engine = upstreams or InProcessEngine(
-            EngineSpec(
-                objects=run.objects,
-                model=self.model,
-                limits=settings.limits,
-                path_bytes=settings.path_bytes,
-                topology=self.topology,
-                paths=settings.paths,
-                health=self.health,
-                on_cold=on_cold,
-                grammars=self.grammars,
-            )
+            run.objects,
+            self.model,
+            settings.limits,
+            self.health,
+            path_bytes=settings.path_bytes,
+            topology=self.topology,
+            paths=settings.paths,
+            on_cold=on_cold,
+            grammars=self.grammars,
         )
         self.cache, self.loop = self.engine.cache, self.engine.loop
         self._holds_parts = upstreams is None
@@ -211,12 +205,10 @@ class Service:
         return range(served.num_paths) if self.settings.paths is None else self.settings.paths
 
     def _report_module(self, digest: str, problem: str | None) -> None:
-        knows = self._holds_parts
         for model in self.models:
-            served = model.releases.current
+            served, knows = model.releases.current, self._holds_parts
             if sentence := served.health_message(digest, problem, knows_memory=knows):
-                is_main = model is self.models.main
-                self.say(sentence if is_main else f"`{model.name}`: {sentence}")
+                self.say(f"`{model.name}`: " * (model is not self.models.main) + sentence)
                 return
 
     def _load_new_rerouter(self, run: Run) -> None:
@@ -258,13 +250,6 @@ class Service:
         with contextlib.suppress(DipacoError):
             for path in range(now.num_paths):
                 if self.cache.contains(now.modules_of(path)):
-                    self._read_beside(newer.modules_of(path), kept)
-
-    def _read_beside(self, modules: Modules, kept: Set[str]) -> None:
-        """Reads a path if it fits into memory beside the paths of modules that are kept."""
-        with contextlib.suppress(NoRoomForPath):
-            pin = self.cache.reserve(modules, kept)
-            try:
-                pin.read()
-            finally:
-                pin.close()
+                    pin = self.cache.pin(newer.modules_of(path), kept)
+                    with contextlib.suppress(NoRoomForPath), pin:
+                        pass

@@ -11,7 +11,7 @@ from dipaco.model.config import part_names
 from dipaco.serving.decoding import mixing
 from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.mixing import LevelStack, ModuleStacks
-from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.engine import InProcessEngine
 from dipaco.serving.models import ReleaseHealth
 from dipaco.store.address import Address
 from dipaco.topology import grid
@@ -71,17 +71,11 @@ def test_the_two_releases_that_were_used_last_have_stacks():
 def test_an_engine_leaves_memory_for_the_stacks_of_two_releases(tmp_path, monkeypatch):
     monkeypatch.setattr("dipaco.serving.engine.free_bytes", lambda *_: 10**9)
     address, topology = Address.of(tmp_path), grid(part_names(CONFIG), (3, 3))
-    spec = EngineSpec(
-        objects=address.objects(),
-        model=CONFIG,
-        limits=LoopLimits(rows=64),
-        topology=topology,
-        health=ReleaseHealth(),
-    )
+    given = address.objects(), CONFIG, LoopLimits(rows=64), ReleaseHealth()
     monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: False)
-    without = InProcessEngine(spec).cache.max_bytes
+    without = InProcessEngine(*given, topology=topology).cache.max_bytes
     monkeypatch.setattr("dipaco.serving.decoding.mixing.tokens_are_rows", lambda: True)
-    engine = InProcessEngine(spec)
+    engine = InProcessEngine(*given, topology=topology)
     levels = [level for level in engine.loop.mixer.levels if level.num_modules == 3]
     module_bytes = sum(level.module_bytes for level in levels)
     assert without - engine.cache.max_bytes == 2 * 3 * module_bytes > 0

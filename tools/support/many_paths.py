@@ -14,7 +14,7 @@ from dipaco.model.spec import describe
 from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.mixing import Rows, StepTimes
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Token
-from dipaco.serving.engine import EngineSpec, InProcessEngine
+from dipaco.serving.engine import InProcessEngine
 from dipaco.serving.memory import zero_path
 from dipaco.serving.models import ReleaseHealth
 from dipaco.serving.path_admission import PathAdmission
@@ -113,15 +113,14 @@ class ManyPaths:
             }
             shared = {m: r for m, r in stored.items() if topology.fan_in(m) > 1}
             path_bytes = sum(receipt.num_bytes for receipt in (held | shared).values())
-        spec = EngineSpec(
-            objects=objects,
-            model=config,
-            limits=LoopLimits(rows=ROWS, rows_per_path=ROWS),
+        engine = InProcessEngine(
+            objects,
+            config,
+            LoopLimits(rows=ROWS, rows_per_path=ROWS),
+            ReleaseHealth(),
             path_bytes=path_bytes,
             topology=topology if shares_steps else None,
-            health=ReleaseHealth(),
         )
-        engine = InProcessEngine(spec)
         self.loop, self.cache = engine.loop, engine.cache
         if always_together:
             self.loop.mixer.times = Together(config, ())
