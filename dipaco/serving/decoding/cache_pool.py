@@ -5,7 +5,9 @@ content: of a prompt that begins as a text in the cache does, only the rest is r
 continuations of one prompt, a retry, the next message of a chat).
 """
 
-from collections.abc import Collection, Iterator, Sequence
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -253,55 +255,32 @@ class CachePool:
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
         """Every program in every shape, on the spare row. They must run in this order."""
 
-        def prefill_program(number: int, size: int) -> WarmUpProgram:
-            tokens_BT, rows = np.zeros((number, size), np.int32), [self._spare] * number
-            name = f"prefill of {number} x {size} tokens"
-            return WarmUpProgram(name, lambda: self._prefill(prepared, tokens_BT, rows))
+        programs: list[WarmUpProgram] = []
 
-        def read_on_program(size: int) -> WarmUpProgram:
-            tokens_1T = np.zeros((1, size), np.int32)
-            name = f"reading {size} more tokens"
-            return WarmUpProgram(name, lambda: self._read_on(prepared, tokens_1T, self._spare, 0))
+        def add(name: str, function: Callable[..., object], *arguments: object) -> None:
+            programs.append(WarmUpProgram(name, functools.partial(function, *arguments)))
 
-        def run_block(parts: Parts | MixedParts, num_rows: int, slots: int) -> DecodeBlock:
-            return self._run_block(parts, [], StepMemory(), num_rows, slots)
+        def run_block(num_rows: int, slots: int, shape: StepShape | None = None) -> None:
+            parts = prepared if shape is None else self.mixer.any_parts(prepared, shape)
+            self._run_block(parts, [], StepMemory(), num_rows, slots)
 
-        def block_program(num_rows: int, slots: int) -> WarmUpProgram:
-            name = f"decoding {num_rows} row{'s' * (num_rows > 1)} of {slots} tokens"
-            return WarmUpProgram(name, lambda: run_block(prepared, num_rows, slots))
-
-        def mixed_program(shape: StepShape, slots: int) -> WarmUpProgram:
-            def run() -> DecodeBlock:
-                parts = self.mixer.any_parts([prepared], shape)
-                return run_block(parts, shape.num_rows, slots)
-
-            rows = f"{shape.num_rows} rows of {slots} tokens"
-            name = f"decoding {rows} on several paths, spread {shape.spread.value}"
-            return WarmUpProgram(name + ", in stacks" * shape.has_stacks, run)
-
-        def score() -> object:
-            return score_prompt(self.config, prepared, self._whole_context())
-
-        return [
-            *(
-                prefill_program(number, size)
-                for size in self._prompt_sizes
-                for number in self._prefill_batch_sizes(size)
-            ),
-            *(read_on_program(size) for size in self._prompt_sizes[:-1]),
-            WarmUpProgram("scoring a prompt", score),
-            WarmUpProgram("copying a row", lambda: self._copy(self._spare, self._spare)),
-            *(
-                block_program(num_rows, slots)
-                for num_rows in self._row_sizes
-                for slots in self.mixer.slot_sizes
-            ),
-            *(
-                mixed_program(shape, slots)
-                for shape in self.mixer.shapes
-                for slots in self.mixer.slot_sizes
-            ),
-        ]
+        for size in self._prompt_sizes:
+            for number in self._prefill_batch_sizes(size):
+                rest = prepared, np.zeros((number, size), np.int32), [self._spare] * number
+                add(f"prefill of {number} x {size} tokens", self._prefill, *rest)
+        for size in self._prompt_sizes[:-1]:
+            rest = prepared, np.zeros((1, size), np.int32), self._spare, 0
+            add(f"reading {size} more tokens", self._read_on, *rest)
+        add("scoring a prompt", score_prompt, self.config, prepared, self._whole_context())
+        add("copying a row", self._copy, self._spare, self._spare)
+        for num_rows, slots in itertools.product(self._row_sizes, self.mixer.slot_sizes):
+            plural = "s" * (num_rows > 1)
+            add(f"decoding {num_rows} row{plural} of {slots} tokens", run_block, num_rows, slots)
+        for shape, slots in itertools.product(self.mixer.shapes, self.mixer.slot_sizes):
+            how = f"spread {shape.spread.value}" + ", in stacks" * shape.has_stacks
+            name = f"decoding {shape.num_rows} rows of {slots} tokens on several paths, {how}"
+            add(name, run_block, shape.num_rows, slots, shape)
+        return programs
 
     def wait(self) -> None:
         """Waits until the device has finished."""

@@ -216,20 +216,6 @@ def tiles_of(
     return LevelTiles(tuple(modules), rows_TC, places_B)
 
 
-def any_tiles(level: LevelShape, paths: Sequence[Parts], shape: StepShape) -> LevelTiles:
-    """Tiles of this shape: the rows in order, the modules of the paths one after the other."""
-    num_tiles, columns = tile_shape(level, shape)
-    rows_N = np.arange(num_tiles * columns, dtype=np.int32) % shape.num_rows
-    rows_TC = rows_N.reshape(num_tiles, columns)
-    places_B = np.arange(shape.num_rows, dtype=np.int32)
-    modules = [_own_parts(level, paths[tile % len(paths)]) for tile in range(num_tiles)]
-    if is_stacked(level, shape):
-        stack = LevelStack(num_tiles)
-        stack.put(modules[: len(paths)])
-        return LevelTiles(stack.modules, rows_TC, places_B)
-    return LevelTiles(tuple(modules), rows_TC, places_B)
-
-
 def _least_columns(level: LevelShape, shape: StepShape) -> int:
     if level.num_modules >= shape.num_rows:
         return LEAST_COLUMNS_ALONE
@@ -396,9 +382,15 @@ class Mixer:
 
         return MixedParts(tuple(map(tiles, self.levels)))
 
-    def any_parts(self, paths: Sequence[Parts], shape: StepShape) -> MixedParts:
-        """Modules of some paths, in tiles as any step of this shape has them."""
-        return MixedParts(tuple(any_tiles(level, paths, shape) for level in self.levels))
+    def any_parts(self, prepared: Parts, shape: StepShape) -> MixedParts:
+        """Modules of a path, in tiles as any step of this shape has them."""
+
+        def tiles(level: LevelShape) -> LevelTiles:
+            num_tiles, columns = tile_shape(level, shape)
+            stack = LevelStack(num_tiles) if is_stacked(level, shape) else None
+            return tiles_of(level, [prepared] * min(columns, shape.num_rows), shape, stack)
+
+        return MixedParts(tuple(map(tiles, self.levels)))
 
     def _soonest(self, kind: StepKind, batches: Sequence[Batch]) -> list[DecodeStep]:
         """The fastest way: all batches together, or those together that need as many slots."""
