@@ -67,12 +67,7 @@ from dipaco.serving.http.responses import (
 )
 from dipaco.serving.http.responses_api import ResponsesFormat, ResponsesRequest, chat_of
 from dipaco.serving.http.structured import SchemaCompiler
-from dipaco.serving.http.tokenizing import (
-    DetokenizeRequest,
-    TokenizeRequest,
-    detokenize,
-    tokenize,
-)
+from dipaco.serving.http.tokenizing import DetokenizeRequest, TokenizeRequest, detokenize, tokenize
 from dipaco.serving.models import ServedModel
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service
@@ -214,10 +209,7 @@ class _Application:
         return Forwarder(self._service, upstreams, *shared)
 
     def _guarded(
-        self,
-        path: str,
-        answer: Callable[[Request], Awaitable[Response]],
-        needs_key: bool,
+        self, path: str, answer: Callable[[Request], Awaitable[Response]], needs_key: bool
     ) -> Callable[[Request], Awaitable[Response]]:
         """Checks the key, counts the response, and turns errors into responses."""
 
@@ -305,12 +297,19 @@ class _Application:
             return await self._forwarder.answer(request, client, self._settings.max_body_bytes)
         body = await self._body(request, kind)
         came_seconds = time.monotonic()
-        parsed = await self._parsed(request, functools.partial(parse, body))
+        parsed = await self._parsed(request, client, functools.partial(parse, body))
+        begun = self._answers.begin(parsed, client, came_seconds)
+        answer = await while_connected(request, begun)
         answer_format = format_of(body, parsed.served.digest)
-        return await self._respond(request, body, parsed, answer_format, came_seconds)
+        if body.stream:
+            return await send_stream(
+                request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
+            )
+        return _json(await send_whole(request, answer, answer_format))
 
-    async def _parsed(self, request: Request, parse: Callable[[], ParsedRequest]) -> ParsedRequest:
-        client = _client_of(request)
+    async def _parsed(
+        self, request: Request, client: str, parse: Callable[[], ParsedRequest]
+    ) -> ParsedRequest:
         with self._metrics.parsing.time():
             parsed = await self._threads.run(client, parse)
             grammar = None
@@ -321,22 +320,6 @@ class _Application:
         salt = f"{request.scope.get(KEY, '')} {parsed.params.cache_salt}"
         params = dataclasses.replace(parsed.params, grammar=grammar, cache_salt=salt)
         return parsed._replace(params=params)
-
-    async def _respond(
-        self,
-        request: Request,
-        body: CommonRequest,
-        parsed: ParsedRequest,
-        answer_format: AnswerFormat,
-        came_seconds: float,
-    ) -> Response:
-        begun = self._answers.begin(parsed, _client_of(request), came_seconds)
-        answer = await while_connected(request, begun)
-        if body.stream:
-            return await send_stream(
-                request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
-            )
-        return _json(await send_whole(request, answer, answer_format))
 
     # --- our own routes ------------------------------------------------------------------------
 

@@ -202,14 +202,17 @@ class CompletionChoice(Struct, kw_only=True):
     path: int
 
 
-class Completion(Struct, kw_only=True):
-    """The response of /v1/completions, and each event of its stream."""
-
+class _Reply(Struct, kw_only=True):
     id: str
     object: str
     created: int
     model: str
     system_fingerprint: str  # digest of the release
+
+
+class Completion(_Reply, kw_only=True):
+    """The response of /v1/completions, and each event of its stream."""
+
     choices: list[CompletionChoice]
     usage: Usage | None = None
 
@@ -251,14 +254,9 @@ class ChatChoice(Struct, kw_only=True):
     path: int
 
 
-class ChatCompletion(Struct, kw_only=True):
+class ChatCompletion(_Reply, kw_only=True):
     """The response of /v1/chat/completions."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChoice]
     usage: Usage
 
@@ -273,14 +271,9 @@ class ChatChunkChoice(Struct, kw_only=True):
     path: int | None  # null until it is known
 
 
-class ChatChunk(Struct, kw_only=True):
+class ChatChunk(_Reply, kw_only=True):
     """An event of a stream of /v1/chat/completions."""
 
-    id: str
-    object: str
-    created: int
-    model: str
-    system_fingerprint: str
     choices: list[ChatChunkChoice]
     usage: Usage | None = None
 

@@ -33,20 +33,19 @@ from dipaco.serving.http.protocol import (
 from dipaco.serving.text import WrittenToken, shown
 
 END = b"data: [DONE]\n\n"
+Events = list[AnswerEvent]  # those that came together
+Later = AsyncIterator[Events]
+Sent = AsyncGenerator[bytes]
 
 
 class AnswerFormat(Protocol):
     """The format of an answer for one endpoint."""
 
-    def whole(self, choices: list[AnswerEvent], usage: Usage) -> msgspec.Struct: ...
+    def whole(self, choices: Events, usage: Usage) -> msgspec.Struct: ...
 
     def server_sent(
-        self,
-        answer: Answer,
-        first: list[AnswerEvent],
-        events: AsyncIterator[list[AnswerEvent]],
-        options: StreamOptions | None,
-    ) -> AsyncGenerator[bytes]:
+        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+    ) -> Sent:
         """The server-sent events. An error after the first one is sent as the last."""
 
 
@@ -54,33 +53,26 @@ class _ChunkFormat(AnswerFormat, Protocol):
     """A stream is chunks of text, and ends with a mark."""
 
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
-    def chunk(
-        self, events: list[AnswerEvent], usage: Usage | None = None
-    ) -> Completion | ChatChunk: ...
+    def chunk(self, events: Events, usage: Usage | None = None) -> Completion | ChatChunk: ...
 
     async def server_sent(
-        self,
-        answer: Answer,
-        first: list[AnswerEvent],
-        events: AsyncIterator[list[AnswerEvent]],
-        options: StreamOptions | None,
-    ) -> AsyncGenerator[bytes]:
-        has_usage = bool(options and options.include_usage)
-        has_usage_so_far = bool(has_usage and options and options.continuous_usage_stats)
+        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+    ) -> Sent:
+        has_usage_so_far = wanted.include_usage and wanted.continuous_usage_stats
 
-        def event_of(batch: list[AnswerEvent]) -> bytes:
+        def event_of(batch: Events) -> bytes:
             return event_bytes(self.chunk(batch, usage_of(answer) if has_usage_so_far else None))
 
         if (opening := self.opening(answer.num_choices)) is not None:
             yield event_bytes(opening)
         yield event_of(first)
         try:
-            async for batch in events:
+            async for batch in later:
                 yield event_of(batch)
         except Exception as error:
             yield b"data: " + api_error_of(error).body() + b"\n\n"
             return
-        if has_usage:
+        if wanted.include_usage:
             yield event_bytes(self.chunk([], usage_of(answer)))
         yield END
         # A client that has just gone was sent the rest without waiting. The pause notices it.
@@ -97,7 +89,7 @@ class CompletionFormat(_ChunkFormat):
     def opening(self, num_choices: int) -> None:
         """A completion starts with its first text."""
 
-    def chunk(self, events: list[AnswerEvent], usage: Usage | None = None) -> Completion:
+    def chunk(self, events: Events, usage: Usage | None = None) -> Completion:
         choices = [
             CompletionChoice(
                 index=event.index,
@@ -110,7 +102,7 @@ class CompletionFormat(_ChunkFormat):
         ]
         return Completion(object="text_completion", choices=choices, usage=usage, **self._head)
 
-    def whole(self, choices: list[AnswerEvent], usage: Usage) -> Completion:
+    def whole(self, choices: Events, usage: Usage) -> Completion:
         return self.chunk(choices, usage)
 
     def _logprobs(self, tokens: list[WrittenToken]) -> CompletionLogprobs | None:
@@ -143,22 +135,18 @@ class ChatFormat(_ChunkFormat):
     def opening(self, num_choices: int) -> ChatChunk:
         """The role, before any text."""
         delta = AssistantMessage(role="assistant", content="")
-        nothing: dict[str, Any] = {
-            "delta": delta,
-            "logprobs": None,
-            "finish_reason": None,
-            "path": None,
-        }
-        return self._chunk([ChatChunkChoice(index=i, **nothing) for i in range(num_choices)])
+        rest: dict[str, Any] = dict.fromkeys(("logprobs", "finish_reason", "path"))
+        choices = [ChatChunkChoice(index=i, delta=delta, **rest) for i in range(num_choices)]
+        return self._chunk(choices)
 
-    def chunk(self, events: list[AnswerEvent], usage: Usage | None = None) -> ChatChunk:
+    def chunk(self, events: Events, usage: Usage | None = None) -> ChatChunk:
         deltas = [
             ChatChunkChoice(delta=AssistantMessage(content=event.text or None), **self._of(event))
             for event in events
         ]
         return self._chunk(deltas, usage)
 
-    def whole(self, choices: list[AnswerEvent], usage: Usage) -> ChatCompletion:
+    def whole(self, choices: Events, usage: Usage) -> ChatCompletion:
         messages = [
             ChatChoice(
                 message=AssistantMessage(role="assistant", content=event.text), **self._of(event)
@@ -182,20 +170,18 @@ class ChatFormat(_ChunkFormat):
     def _logprobs(self, tokens: list[WrittenToken]) -> ChatLogprobs | None:
         if not self._has_logprobs:
             return None
-        return ChatLogprobs(
-            content=[
-                TokenLogprob(
-                    token=shown(token.text),
-                    logprob=token.logprob or 0.0,
-                    bytes=list(token.text),
-                    top_logprobs=[
-                        TopLogprob(token=shown(text), logprob=logprob, bytes=list(text))
-                        for text, logprob in token.top
-                    ],
-                )
-                for token in tokens
-            ]
-        )
+        content = [
+            TokenLogprob(
+                **_told(token.text, token.logprob or 0.0),
+                top_logprobs=[TopLogprob(**_told(*each)) for each in token.top],
+            )
+            for token in tokens
+        ]
+        return ChatLogprobs(content=content)
+
+
+def _told(token: bytes, logprob: float) -> dict[str, Any]:
+    return {"token": shown(token), "logprob": logprob, "bytes": list(token)}
 
 
 def usage_of(answer: Answer) -> Usage:
@@ -233,8 +219,13 @@ async def send_whole(
     request: Request, answer: Answer, answer_format: AnswerFormat
 ) -> msgspec.Struct:
     """All choices, once they are complete. Raises `ClientHungUp`, and the error of a choice."""
+
+    async def collected() -> Events:
+        """Every choice in one event, in order."""
+        return sorted(joined([event async for batch in answer.events() for event in batch]))
+
     try:
-        choices = await while_connected(request, _collected(answer.events()))
+        choices = await while_connected(request, collected())
         return answer_format.whole(choices, usage_of(answer))
     finally:
         answer.close()
@@ -258,7 +249,7 @@ async def send_stream(
     except BaseException:
         answer.close()
         raise
-    content = answer_format.server_sent(answer, first, events, options)
+    content = answer_format.server_sent(answer, first, events, options or StreamOptions())
     return ClosingStream(
         content, answer.close, on_hang_up, media_type="text/event-stream", headers=STREAM_HEADERS
     )
@@ -291,13 +282,8 @@ class ClosingStream(StreamingResponse):
                 self._on_hang_up()
 
 
-async def _next(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
+async def _next(events: Later) -> Events:
     return await anext(events)
-
-
-async def _collected(events: AsyncIterator[list[AnswerEvent]]) -> list[AnswerEvent]:
-    """Every choice in one event, in order."""
-    return sorted(joined([event async for batch in events for event in batch]))
 
 
 async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:

@@ -4,13 +4,12 @@ import asyncio
 import itertools
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from dipaco.serving.http.answer import Answer, AnswerEvent
+from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.protocol import (
     ChatMessage,
@@ -23,7 +22,7 @@ from dipaco.serving.http.protocol import (
     TextFormat,
     Usage,
 )
-from dipaco.serving.http.responses import event_bytes, usage_of
+from dipaco.serving.http.responses import Events, Later, Sent, event_bytes, usage_of
 
 STATE = ("previous_response_id", "conversation", "store", "background")
 
@@ -163,7 +162,7 @@ class ResponsesFormat:
             id=f"msg_{uuid.uuid4().hex}", status="in_progress", content=[]
         )
 
-    def whole(self, choices: list[AnswerEvent], usage: Usage) -> ResponsesReply:
+    def whole(self, choices: Events, usage: Usage) -> ResponsesReply:
         (event,) = choices
         status = "completed" if event.finish_reason == "stop" else "incomplete"
         content = [OutputText(text=event.text)]
@@ -185,12 +184,8 @@ class ResponsesFormat:
         )
 
     async def server_sent(
-        self,
-        answer: Answer,
-        first: list[AnswerEvent],
-        events: AsyncIterator[list[AnswerEvent]],
-        options: StreamOptions | None,
-    ) -> AsyncGenerator[bytes]:
+        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+    ) -> Sent:
         """The events of a stream, the last of which has the whole answer, or what went wrong."""
         numbers = itertools.count()
 
@@ -211,7 +206,7 @@ class ResponsesFormat:
                 if event.text:
                     yield sent("output_text.delta", **part, delta=event.text, logprobs=[])
                 text += event.text
-                batch = await anext(events, None)
+                batch = await anext(later, None)
         except Exception as error:
             detail = api_error_of(error).detail
             told = {"code": detail.code or "server_error", "message": detail.message}
