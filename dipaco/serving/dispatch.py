@@ -36,6 +36,7 @@ from dipaco.runs.routing import (
     check_all_paths,
     features,
     prefixes_of,
+    reading_path,
     router_of,
     routing_by,
 )
@@ -46,8 +47,8 @@ from dipaco.serving.fairness import FairThreads
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.models import ServedRelease, is_routed
 from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.path_cache import PathCache
-from dipaco.serving.prefix_scores import PathComparison, PrefixScorer
+from dipaco.serving.path_cache import Modules, PathCache
+from dipaco.serving.prefix_scores import PathComparison, score_prefix
 from dipaco.serving.rerouting import Rerouter
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
@@ -149,6 +150,7 @@ class Dispatcher:
 
     Attributes:
       cache: the same. None = no path reads a prefix.
+      stats: the cost of routing so far.
       rerouters: those of releases that have one, by digest. Others are re-routed as prompts are.
 
     Raises:
@@ -157,11 +159,7 @@ class Dispatcher:
     """
 
     def __init__(
-        self,
-        run: Run,
-        release: Release,
-        rule: str | None = None,
-        cache: PathCache | None = None,
+        self, run: Run, release: Release, rule: str | None = None, cache: PathCache | None = None
     ):
         self._run, self._routing = run, routing_by(run, rule)
         self.prefix_tokens = run.config.data.prefix_tokens
@@ -170,12 +168,13 @@ class Dispatcher:
         # Keys are phases. Releases whose paths are compared.
         self._releases: dict[int, Release] = {}
         self.add_release(run, release)
-        self._scorer: PrefixScorer | None = None
+        self._score: Callable[[np.ndarray, Modules], float] | None = None
         self.cache: PathCache | None = None
         if self._routing.rule == LIKELIHOOD:
             self.cache = cache or _own_cache(run)
-            self._scorer = PrefixScorer(run.config.model, self.prefix_tokens, self.cache.pin)
-        self._stats, self._lock = RoutingStats(), threading.Lock()
+            given = run.config.model, self.prefix_tokens, self.cache
+            self._score = functools.partial(score_prefix, *given)
+        self.stats, self._lock = RoutingStats(), threading.Lock()
         self._comparing: weakref.WeakValueDictionary[tuple, PathComparison] = (
             weakref.WeakValueDictionary()
         )
@@ -198,13 +197,9 @@ class Dispatcher:
             )
             for number in BATCH_SIZES
         ]
-        if self._scorer is not None:
+        if self._score is not None:
             programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
         return [*programs, *(each for one in self.rerouters.values() for each in one.programs())]
-
-    def stats(self) -> RoutingStats:
-        """The cost of routing so far."""
-        return self._stats
 
     def add_release(self, run: Run, release: Release) -> None:
         """Adds the router of another release. `run` must be opened by the calling thread."""
@@ -221,7 +216,7 @@ class Dispatcher:
         """
         prefix = self.text_of(prompt)[: self.prefix_tokens]
         # Features alone send a prefix to the same path in all releases of one router.
-        phase = release.phase if self._scorer is not None else None
+        phase = release.phase if self._score is not None else None
         begun = self._begin_cached(prefix.tobytes(), release.companions["router"], phase, salt)
         return begun if isinstance(begun, PathComparison) else self.end(release, *begun)
 
@@ -245,22 +240,16 @@ class Dispatcher:
         started, text = time.monotonic(), np.frombuffer(prefix, np.int32)
         router = self._routers[digest]
         features_1D = self._batcher.compute(text)[None]
-        if self._scorer is None or phase is None:
+        if self._score is None or phase is None:
             (scores_P,) = router.scores(features_1D)
             begun = int(np.argmax(scores_P)), scores_P  # `assign` would compute the scores again
         else:
             (shortlist_n,) = router.assign(
                 features_1D, self._routing.num_compared(router.num_paths)
             )
-            comparison = PathComparison(
-                self._scorer,
-                self._routing,
-                self._releases[phase],
-                text,
-                shortlist_n,
-                router.num_paths,
-                lambda seconds: self._count(prefills=1, path_tokens=len(text), seconds=seconds),
-            )
+            counted = functools.partial(self._count, prefills=1, path_tokens=len(text))
+            given = self._score, self._routing, self._releases[phase], text, shortlist_n
+            comparison = PathComparison(*given, router.num_paths, counted)
             with self._lock:  # several that begin at once all get the first
                 begun = self._comparing.setdefault((prefix, digest, phase, salt), comparison)
         self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
@@ -270,18 +259,19 @@ class Dispatcher:
         """Scores two tokens under the first path that is whole. Where there is none, or none can be
         read now, requests say so.
         """
-        assert self._scorer is not None
+        assert self._score is not None
         (release, *_) = self._releases.values()
         with contextlib.suppress(DipacoError):
             for path in range(len(release.paths)):
                 with contextlib.suppress(ObjectMissing, ObjectDamaged):
-                    self._scorer.score(np.zeros(2, np.int32), release.modules_of(path))
+                    self._score(np.zeros(2, np.int32), release.modules_of(path))
                     return
 
-    def _count(self, **more: float) -> None:
+    def _count(self, seconds: float, **more: float) -> None:
+        more["seconds"] = seconds
         with self._lock:
-            before = self._stats._asdict()
-            self._stats = self._stats._replace(
+            before = self.stats._asdict()
+            self.stats = self.stats._replace(
                 **{name: before[name] + number for name, number in more.items()}
             )
 
@@ -394,8 +384,8 @@ class PromptRouter:
         if not isinstance(begun, PathComparison):
             return begun
         while missing := begun.missing:
-            with begun.reading(missing[0]):
-                async with self._paths.pinned(begun.modules_of(missing[0]), client):
+            with reading_path(begun.release, missing[0]):
+                async with self._paths.pinned(begun.release.modules_of(missing[0]), client):
                     await self._threads.run(client, begun.score, missing[0])
         return dispatcher.end(served.release, *begun.result())
 

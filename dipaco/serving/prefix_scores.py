@@ -9,7 +9,6 @@ import functools
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 
 import jax
 import jax.numpy as jnp
@@ -22,26 +21,20 @@ from dipaco.model.inference import extend, logits
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.likelihood import likeliest, prefix_scores
 from dipaco.runs.routing import reading_path
-from dipaco.serving.path_cache import Modules, Parts
-
-Pin = Callable[[Modules], AbstractContextManager[Parts]]  # like `PathCache.pin`
+from dipaco.serving.path_cache import Modules, Parts, PathCache
 
 
-class PrefixScorer:
-    """Scores prefixes of at most so many tokens under any path. Any thread may call it."""
-
-    def __init__(self, config: ModelConfig, prefix_tokens: int, pin: Pin):
-        self._config, self._prefix_tokens, self._pin = config, prefix_tokens, pin
-
-    def score(self, prefix: np.ndarray, modules: Modules) -> float:
-        """Nats of all tokens of a prefix, int32 [tokens], but the first, given those before. Raises
-        as `PathCache.pin`.
-        """
-        tokens_1T = np.zeros((1, self._prefix_tokens), np.int32)
-        tokens_1T[0, : len(prefix)] = prefix
-        with self._pin(modules) as parts:
-            value_T = np.asarray(_log_likelihoods(self._config, parts, tokens_1T), np.float64)
-        return float(value_T[: len(prefix) - 1].sum())
+def score_prefix(
+    config: ModelConfig, most_tokens: int, cache: PathCache, prefix: np.ndarray, modules: Modules
+) -> float:
+    """Nats of all tokens of a prefix, int32 [tokens], but the first, given those before. Raises as
+    `PathCache.pin`.
+    """
+    tokens_1T = np.zeros((1, most_tokens), np.int32)
+    tokens_1T[0, : len(prefix)] = prefix
+    with cache.pin(modules) as parts:
+        value_T = np.asarray(_log_likelihoods(config, parts, tokens_1T), np.float64)
+    return float(value_T[: len(prefix) - 1].sum())
 
 
 class PathComparison:
@@ -49,6 +42,7 @@ class PathComparison:
     call it.
 
     Args:
+      score: `score_prefix` of a prefix and modules.
       routing: the prior of the router before it.
       prefix: int32 [tokens].
       shortlist_n: the paths, the best by the router first: int [n].
@@ -57,7 +51,7 @@ class PathComparison:
 
     def __init__(
         self,
-        scorer: PrefixScorer,
+        score: Callable[[np.ndarray, Modules], float],
         routing: RoutingConfig,
         release: Release,
         prefix: np.ndarray,
@@ -65,7 +59,7 @@ class PathComparison:
         num_paths: int,
         on_scored: Callable[[float], object],
     ):
-        self._scorer, self._routing, self._release = scorer, routing, release
+        self._score, self._routing, self.release = score, routing, release
         self._prefix, self._shortlist_n, self._num_paths = prefix, shortlist_n, num_paths
         self._on_scored = on_scored
         self._nats: dict[int, float] = {}
@@ -76,23 +70,15 @@ class PathComparison:
         """The paths that have not scored the prefix, the best by the router first."""
         return [path for path in self._shortlist_n.tolist() if path not in self._nats]
 
-    def modules_of(self, path: int) -> Modules:
-        """The modules that `score` reads."""
-        return self._release.modules_of(path)
-
-    def reading(self, path: int) -> AbstractContextManager[None]:
-        """Inside, a path that cannot be read raises `NotAllPaths`."""
-        return reading_path(self._release, path)
-
     def score(self, path: int) -> None:
         """Scores the prefix under a path. Reads the path if it is not in memory. Raises
         `NotAllPaths`: it cannot be read.
         """
         started = time.monotonic()
-        with self._lock, self.reading(path):
+        with self._lock, reading_path(self.release, path):
             if path in self._nats:
                 return
-            self._nats[path] = self._scorer.score(self._prefix, self.modules_of(path))
+            self._nats[path] = self._score(self._prefix, self.release.modules_of(path))
         self._on_scored(time.monotonic() - started)
 
     def result(self) -> tuple[int, np.ndarray]:

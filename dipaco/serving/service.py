@@ -192,7 +192,7 @@ class Service:
 
     def routing_stats(self) -> RoutingStats:
         """The cost of routing prompts so far."""
-        return RoutingStats() if self.dispatcher is None else self.dispatcher.stats()
+        return RoutingStats() if self.dispatcher is None else self.dispatcher.stats
 
     def score_meaning(self, served: ServedRelease) -> str | None:
         """The meaning of the router's scores in words. None = nothing is routed."""

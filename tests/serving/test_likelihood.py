@@ -60,19 +60,18 @@ def test_a_prompt_compiles_nothing_after_the_warm_up(tiny, limits):
     compiled = prefix_scores._log_likelihoods
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         served, dispatcher = service.releases.current, service.dispatcher
-        scorer = dispatcher._scorer
-        pin, lost = scorer._pin, served.modules_of(0)
+        pin, lost = dispatcher.cache.pin, served.modules_of(0)
 
         def missing(modules):
             if modules == lost:
                 raise ObjectMissing(file="modules/x")
             return pin(modules)
 
-        scorer._pin = missing
+        dispatcher.cache.pin = missing
         compiled.clear_cache()
         WarmUp().run(dispatcher.programs())
         assert compiled._cache_size() == 1
-        scorer._pin = pin
+        dispatcher.cache.pin = pin
         route(service, served, np.arange(100, 120, dtype=np.int32))
         assert service.routing_stats().prefills == 4, "each path has read it"
         assert compiled._cache_size() == 1
@@ -95,7 +94,7 @@ def test_a_path_that_cannot_be_read_refuses_the_prompt(service, monkeypatch):
     def missing(modules):
         raise ObjectMissing(file="modules/x")
 
-    monkeypatch.setattr(service.dispatcher._scorer, "_pin", missing)
+    monkeypatch.setattr(service.dispatcher.cache, "pin", missing)
     with pytest.raises(NotAllPaths, match="cannot be read"):
         route(service, service.releases.current, np.arange(7, dtype=np.int32))
 
@@ -163,7 +162,7 @@ def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monke
     def fails(prefix, modules):
         raise error
 
-    monkeypatch.setattr(service.dispatcher._scorer, "score", fails)
+    monkeypatch.setattr(service.dispatcher, "_score", fails)
 
     async def run():
         router = PromptRouter(

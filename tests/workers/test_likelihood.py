@@ -177,7 +177,7 @@ def test_a_prompt_goes_where_evaluation_sends_its_tokens(finished, monkeypatch, 
         )
     ).any()
 
-    stats = dispatcher.stats()
+    stats = dispatcher.stats
     distinct = {row[:length].tobytes() for row, length in zip(tokens, lengths, strict=True)}
     assert (stats.prompts, stats.prefills) == (len(distinct), len(distinct) * (shortlist or 4))
     assert stats.path_tokens == (shortlist or 4) * stats.base_tokens > 0
