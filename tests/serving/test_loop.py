@@ -165,7 +165,7 @@ def test_a_callback_that_raises_cancels_its_own_request_only(loop):
 
 @pytest.mark.parametrize(
     ("prompt", "error", "says"),
-    [([], EmptyPrompt, "is empty"), ([1] * 64, ContextTooLong, "max_length")],
+    [([], EmptyPrompt, "is empty"), ([1] * 64, ContextTooLong, "the context")],
     ids=["empty", "full"],
 )
 def test_an_empty_or_full_prompt_is_refused_at_once(loop, prompt, error, says):

@@ -82,16 +82,20 @@ class LoopLimits:
 
 
 def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
-    """Raises `EmptyPrompt`, or `ContextTooLong` if the prompt leaves no room for a token."""
+    """Raises `EmptyPrompt`, and as `check_length`."""
     if not len(prompt_ids):
         raise EmptyPrompt
-    if len(prompt_ids) >= config.max_length:
-        raise ContextTooLong(
-            num_tokens=len(prompt_ids),
-            where="the context (`max_length`)",
-            limit=config.max_length,
-            remedy="Shorten it: at least one more token must fit.",
-        )
+    check_length(config, len(prompt_ids))
+
+
+def check_length(config: ModelConfig, num_tokens: int, prefix: str = "") -> None:
+    """Raises `ContextTooLong` if so many tokens leave no room for another. Its message has the
+    prefix before their number.
+    """
+    if num_tokens >= config.max_length:
+        remedy = "Shorten it: at least one more token must fit."
+        given, limit = f"{prefix}{num_tokens}", config.max_length
+        raise ContextTooLong(num_tokens=given, where="the context", limit=limit, remedy=remedy)
 
 
 class DecodeBlock(NamedTuple):

@@ -21,22 +21,12 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 
 from dipaco.errors import BadSetting
+from dipaco.serving.decoding.decode import check_length
 from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings
-from dipaco.serving.errors import ContextTooLong
-from dipaco.serving.http.chat_template import (
-    ChatTemplate,
-    routed_text,
-    template_message,
-    text_of,
-)
+from dipaco.serving.http.chat_template import ChatTemplate, routed_text, template_message, text_of
 from dipaco.serving.http.errors import ApiError, alternatives, body_error, inside, no_tools
-from dipaco.serving.http.protocol import (
-    MAX_CHOICES,
-    ChatRequest,
-    CommonRequest,
-    CompletionRequest,
-)
+from dipaco.serving.http.protocol import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest
 from dipaco.serving.http.structured import WantedSchema, wanted_schema
 from dipaco.serving.models import ServedModel, ServedRelease
 from dipaco.serving.service import Service
@@ -124,10 +114,8 @@ def decode(content: bytes, kind: type[Body], ignore: Ignore | None = None) -> Bo
         if not (encoding := json.detect_encoding(content)).startswith("utf-8"):
             problem = f"The body is {encoding.upper()}. Encode it as UTF-8."
             raise ApiError(400, problem) from error
-        raise ApiError(
-            400,
-            f"We could not parse the JSON body of your request: {error}. Check it as JSON.",
-        ) from error
+        problem = f"We could not parse the JSON body of your request: {error}. Check it as JSON."
+        raise ApiError(400, problem) from error
 
 
 def _with_integers(value: Any) -> Any:
@@ -219,8 +207,7 @@ class ParsedRequest(NamedTuple):
 
 def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
-    model, path = _model_and_path(service, body)
-    n = _check_common(service, body)
+    (model, path), n = _asked(service, body), body.n or 1
     if body.best_of is not None and body.best_of != n:
         refuse("best_of", f"`best_of` is {body.best_of} and `n` is {n}. Leave `best_of` out.")
     if body.max_tokens == 0 and not body.echo:
@@ -231,21 +218,18 @@ def parse_completion(service: Service, body: CompletionRequest) -> ParsedRequest
         refuse("prompt" if n == 1 else "n", problem)
     max_tokens = DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens
     params = GenerationParams(
-        max_new_tokens=max_tokens,
         num_logprobs=body.logprobs,
         has_echo=bool(body.echo),
-        **_common_params(service, body, n, max_tokens, service.stop_ids),
-        is_path_given=path is not None,
+        **_common_params(service, body, path, max_tokens, service.stop_ids),
     )
     encoded = [_prompt(service, prompt, path) for prompt in prompts]
-    schema = wanted_schema(body.response_format) if body.response_format else None
+    schema = wanted_schema(body.response_format)
     return ParsedRequest(model.name, model.releases.current, encoded, params, schema)
 
 
 def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> ParsedRequest:
     """Raises `ApiError`, `ContextTooLong`, `NoSuchModel`, `NoSuchPath`."""
-    model, path = _model_and_path(service, body)
-    n = _check_common(service, body)
+    model, path = _asked(service, body)
     if body.top_logprobs and not body.logprobs:
         refuse("top_logprobs", "`top_logprobs` is set and `logprobs` is not. Set `logprobs` too.")
     for field, choice in (("tools", body.tool_choice), ("functions", body.function_call)):
@@ -262,10 +246,8 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
         refuse("max_tokens", "`max_tokens` is 0: nothing would be returned. Ask for 1 or more.")
     max_tokens = service.model.max_length if max_tokens is None else max_tokens
     params = GenerationParams(
-        max_new_tokens=max_tokens,
         num_logprobs=(body.top_logprobs or 0) if body.logprobs else None,
-        **_common_params(service, body, n, max_tokens, service.stop_ids | chat.stop_ids),
-        is_path_given=path is not None,
+        **_common_params(service, body, path, max_tokens, service.stop_ids | chat.stop_ids),
     )
     is_rerouted = service.settings.reroute_every is not None
     texts = [(message.role, text_of(message)) for message in body.messages]
@@ -273,9 +255,9 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
     (asked_ids,) = service.tokenizer.encode([asked or text])
     if not len(ids):
         refuse("messages", "The conversation is empty. Give at least one token.")
-    _check_fits(service, len(ids), str)
+    check_length(service.model, len(ids))
     prompt = Prompt(text, ids, asked_ids if len(asked_ids) else ids, path)
-    schema = wanted_schema(body.response_format) if body.response_format else None
+    schema = wanted_schema(body.response_format)
     return ParsedRequest(model.name, model.releases.current, [prompt], params, schema)
 
 
@@ -289,14 +271,14 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
     else:
-        _check_fits(service, len(given), str)  # before each is looked up
+        check_length(service.model, len(given))  # before each is looked up
         check_known(service, "prompt", given)
         ids = np.array(given, np.int32)
     if not len(ids) and service.edges.start is not None:
         return np.array([service.edges.start], np.int32)
     if not len(ids):
         refuse("prompt", "The prompt is empty. Give at least one token.")
-    _check_fits(service, len(ids), str)
+    check_length(service.model, len(ids))
     return ids
 
 
@@ -311,33 +293,44 @@ def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
     refuse(param, f"{problem}; the largest is {max(service.token_ids)}.")
 
 
-def _check_common(service: Service, body: CommonRequest) -> int:
-    """Checks the fields that both kinds share. Returns n."""
+def _asked(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
+    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`, and
+    as `ServedModels.asked`.
+    """
+    model, path = service.models.asked(body.model, body.path)
+    if body.path not in (None, path):
+        refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
     check_known(service, "stop_token_ids", body.stop_token_ids or ())
     options = body.stream_options
     wants_more = options is not None and (options.include_usage or options.continuous_usage_stats)
     if wants_more and not body.stream:
         refuse("stream_options", "`stream_options` is for streams only. Set `stream`.")
-    return body.n or 1
+    return model, path
 
 
 def _common_params(
-    service: Service, body: CommonRequest, n: int, max_tokens: int, stop_ids: frozenset[int]
-) -> dict:
+    service: Service,
+    body: CommonRequest,
+    path: int | None,
+    max_tokens: int,
+    stop_ids: frozenset[int],
+) -> dict[str, Any]:
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         problem = f"`min_tokens` is {min_tokens}, and at most {max_tokens} tokens are made."
         refuse("min_tokens", f"{problem} Lower it, or raise `max_tokens`.")
     stops = (body.stop,) if isinstance(body.stop, str) else body.stop or ()
+    ends = frozenset() if body.ignore_eos else stop_ids
     return {
-        "n": n,
+        "max_new_tokens": max_tokens,
+        "n": body.n or 1,
         "stops": tuple(filter(None, stops)),
         "seed": secrets.randbits(63) if body.seed is None else body.seed % 2**63,
         "sampling": _sampling(service, body),
-        "stop_ids": frozenset(body.stop_token_ids or ())
-        | (frozenset() if body.ignore_eos else stop_ids),
+        "stop_ids": ends.union(body.stop_token_ids or ()),
         "min_new_tokens": min_tokens,
         "cache_salt": body.cache_salt or "",
+        "is_path_given": path is not None,
     }
 
 
@@ -372,7 +365,7 @@ def prompt_list(service: Service, prompt: str | list) -> list[str | list[int]]:
     if isinstance(prompt, str):
         return [prompt]
     if len(prompt) > MAX_CHOICES:  # before each is looked at
-        _check_fits(service, len(prompt), str)
+        check_length(service.model, len(prompt))
     kinds = {type(item) for item in prompt}
     if len(kinds) != 1:
         what = "an empty list" if not prompt else "a mixture of texts and tokens"
@@ -387,31 +380,10 @@ def _prompt(service: Service, given: str | list[int], path: int | None) -> Promp
     return Prompt(text, ids, ids, path)
 
 
-def _model_and_path(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
-    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`, and
-    as `ServedModels.asked`.
-    """
-    model, path = service.models.asked(body.model, body.path)
-    if body.path not in (None, path):
-        refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
-    return model, path
-
-
 def _check_may_fit(service: Service, text: str) -> None:
     """Refuses a long text by a lower bound of its tokens, without tokenizing it."""
     least = len(text.encode()) // service.longest_token_bytes
-    _check_fits(service, least, lambda least: f"at least {least}")
-
-
-def _check_fits(service: Service, num_tokens: int, describe: Callable[[int], str]) -> None:
-    limit = service.model.max_length
-    if num_tokens >= limit:
-        raise ContextTooLong(
-            num_tokens=describe(num_tokens),
-            where="the context",
-            limit=limit,
-            remedy="Shorten it: at least one more token must fit.",
-        )
+    check_length(service.model, least, "at least ")
 
 
 def refuse(param: str, message: str) -> NoReturn:
