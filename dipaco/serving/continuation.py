@@ -74,8 +74,7 @@ def generate(
       min_new_tokens: tokens before which none of them is drawn.
       grammars: the vocabulary to draw from. None = each id of the model is a token.
 
-    Raises:
-      EmptyPrompt, ContextTooLong: by the call itself, not by the iterator.
+    Raises `EmptyPrompt` and `ContextTooLong` by the call itself, not by the iterator.
     """
     check_fits(config, prompt_ids)
     if max_new_tokens < 1:
@@ -134,15 +133,9 @@ def begin_text(
     min_tokens: int = 0,
     ignore_eos: bool = False,
 ) -> tuple[PathChoice, Iterator[int]]:
-    """The path of a prompt, and the tokens that it makes, as `generate` yields them.
-
-    Args:
-      prompt_ids: int32, the prompt, which chooses the path.
-      read_ids: the tokens of it that the path reads.
-      ignore_eos: the end of the text is a token like any other.
-
-    Raises:
-      EmptyPrompt, ContextTooLong, ReleaseOfOtherRouter, NotAllPaths: as `continue_text`.
+    """The path of a prompt, int32 [tokens], and the tokens that it makes of those that it reads, as
+    `generate` yields them. With `ignore_eos` the text's end is a token like any other. Raises as
+    `continue_text`.
     """
     check_fits(run.config.model, read_ids)
     choice = dispatch(run, release, prompt_ids, path, rule=rule)

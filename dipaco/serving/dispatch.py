@@ -367,14 +367,8 @@ class PromptRouter:
     async def route(
         self, served: ServedRelease, prompt: np.ndarray, path: int | None, client: str
     ) -> PathChoice:
-        """The path of a prompt, int32 [tokens].
-
-        Args:
-          path: that the request gives. None = the router chooses.
-          client: it takes this client's turn.
-
-        Raises:
-          NotAllPaths: a path that is to be compared cannot be read.
+        """The path of a prompt, int32 [tokens]: what the request gives, or the router's choice in
+        the client's turn. Raises `NotAllPaths`: a path that is to be compared cannot be read.
         """
         if path is not None or not served.is_routed or (dispatcher := self._dispatcher) is None:
             return _given(served.release, path)

@@ -88,13 +88,9 @@ class InProcessEngine:
     def start(
         self, served: ServedRelease, warm_up: WarmUp, first: Sequence[WarmUpProgram] = ()
     ) -> None:
-        """Compiles everything with a whole path, which is then cached. Then starts the loop.
-
-        Args:
-          first: programs that are run before its own.
-
-        Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path of the release can be served.
+        """Compiles everything, others' programs first, with a whole path, which is then cached.
+        Then starts the loop. Raises `ObjectMissing`, `ObjectDamaged` or `PathCacheTooSmall`: no
+        path of the release can be served.
         """
         paths = list(dict.fromkeys([*self._first, *range(served.num_paths)]))
         with contextlib.ExitStack() as stack:

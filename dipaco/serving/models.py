@@ -153,10 +153,7 @@ class ReleaseHealth:
 
 
 def read_all(
-    objects: Objects,
-    release: Release,
-    health: ReleaseHealth,
-    paths: Sequence[int] | None = None,
+    objects: Objects, release: Release, health: ReleaseHealth, paths: Sequence[int] | None = None
 ) -> dict[str, str]:
     """Reads every byte of some paths of a release, None = all, and records in `health` which
     modules are whole. Returns the problems of those that are not. Raises `StoreFault`: a module
@@ -228,8 +225,7 @@ class ServedModels:
       paths: of a cell, which routes nothing and has no other arms. None = all.
       read_paths: paths whose bytes are read before a newer release is served. None = all.
 
-    Raises:
-      ReleaseInconsistent: the release of the served arm is not one consistent set.
+    Raises `ReleaseInconsistent`: the release of the served arm is not one consistent set.
     """
 
     def __init__(
@@ -277,9 +273,7 @@ class ServedModels:
 
     def asked(self, name: str | None, path: int | None) -> tuple[ServedModel, int | None]:
         """The model and the path that a request asks for, in its field or by the model's name.
-
-        Raises:
-          NoSuchModel, NoSuchPath, PathElsewhere: they are not here.
+        Raises `NoSuchModel`, `NoSuchPath` or `PathElsewhere`: they are not here.
         """
         model, named = self.find(name)
         path = path if named is None else named

@@ -24,8 +24,6 @@ from dipaco.serving.path_cache import Modules, PathCache, PathDigests, PathPin, 
 # Paths that are read at once. Each holds a thread while it waits for the disk or the bucket. The
 # cache may have memory for fewer.
 READERS = 4
-
-
 # Time that a path may wait for memory while requests for cached paths come in.
 STARVED_SECONDS = 1.0
 RETRY_SECONDS = 0.05  # between tries to pin: the loop unpins a path a moment after its request
@@ -42,10 +40,8 @@ class _RoomRequest:
 
 
 class PathAdmission:
-    """One for all requests to a cache, used in one event loop only.
-
-    Args:
-      known_problem: of a path's modules, if they could not be read lately.
+    """One for all requests to a cache, used in one event loop only. `known_problem` says why a
+    path's modules could not be read lately, if so.
     """
 
     def __init__(
@@ -62,10 +58,8 @@ class PathAdmission:
 
     @contextlib.asynccontextmanager
     async def pinned(self, modules: Modules, client: str) -> AsyncGenerator[None]:
-        """Keeps a path in memory. Waits until it fits.
-
-        Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: it cannot be served.
+        """Keeps a path in memory. Waits until it fits. Raises `ObjectMissing`, `ObjectDamaged` or
+        `PathCacheTooSmall`: it cannot be served.
         """
         if problem := self.problem_of(modules):
             raise PathNotWhole(problem=problem)
@@ -90,7 +84,7 @@ class PathAdmission:
             try:
                 if not self.cache.contains(modules):
                     # It goes on when its requests are gone, and so has a pin of its own.
-                    read = functools.partial(_pin_once, self.cache, modules)
+                    read = functools.partial(self.cache.preload, modules)
                     await self._readers.run_shared(client, digests_of(modules), read)
                 pin.read()  # immediate: it is there
                 return pin
@@ -176,8 +170,3 @@ class PathAdmission:
 def _is_starved(request: _RoomRequest, now: float) -> bool:
     since = request.without_room_since
     return since is not None and now - since > STARVED_SECONDS
-
-
-def _pin_once(cache: PathCache, modules: Modules) -> None:
-    with cache.pin(modules):
-        pass

@@ -98,6 +98,11 @@ class PathCache:
         finally:
             pin.close()
 
+    def preload(self, modules: Modules, kept: Set[str] = frozenset()) -> None:
+        """Reads a path that is not in memory. Raises as `pin`."""
+        with self.pin(modules, kept):
+            pass
+
     def reserve(self, modules: Modules, kept: Set[str] = frozenset()) -> PathPin:
         """Pins a path without reading it: at once there is room for it, and reading may follow.
         Raises as `pin`, whose errors of reading `PathPin.read` raises.

@@ -163,13 +163,9 @@ class Service:
         self.run.ledger.close()
 
     def start(self, warm_up: WarmUp | None = None) -> None:
-        """Makes the engine ready and starts the follower.
-
-        Args:
-          warm_up: runs the programs that are compiled. None = in silence.
-
-        Raises:
-          ObjectMissing, ObjectDamaged, PathCacheTooSmall: no path can be served.
+        """Makes the engine ready and starts the follower. `warm_up` runs the programs that are
+        compiled, None = in silence. Raises `ObjectMissing`, `ObjectDamaged` or `PathCacheTooSmall`:
+        no path can be served.
         """
         self.say("compiling for requests of any length; slowest the first time")
         rerouters = {} if self.dispatcher is None else self.dispatcher.rerouters
@@ -250,6 +246,5 @@ class Service:
         with contextlib.suppress(DipacoError):
             for path in range(now.num_paths):
                 if self.cache.contains(now.modules_of(path)):
-                    pin = self.cache.pin(newer.modules_of(path), kept)
-                    with contextlib.suppress(NoRoomForPath), pin:
-                        pass
+                    with contextlib.suppress(NoRoomForPath):
+                        self.cache.preload(newer.modules_of(path), kept)

@@ -263,8 +263,7 @@ def decode_block(
       given_nB: int32, the token that a row gets in a step, `DRAWN`, or `RESTS`: it has none in this
         step and in those after it. None = all are drawn.
 
-    Returns:
-      The tokens (-1: not made), the pool, and `gathered` with the new tokens in it.
+    Returns the tokens (-1: not made), the pool, and `gathered` with the new tokens in it.
     """
     most_steps, slots = len(uniforms_nBU), history_BS.shape[1]
     row_numbers_B = jnp.arange(len(rows_B))

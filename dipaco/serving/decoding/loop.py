@@ -130,15 +130,9 @@ class Loop:
     # --- any thread ---------------------------------------------------------------------------
 
     def submit(self, request: GenerationRequest, on_items: OnItems | None = None) -> Stream:
-        """Puts a request into the queue.
-
-        Args:
-          on_items: called with its tokens of each block, and then with the `Finish`, in the loop's
-            thread: it must return at once. None: read `Stream.get`.
-
-        Raises:
-          EmptyPrompt, ContextTooLong: the prompt is empty, or leaves no room for a token.
-          LoopStopping: it takes no more requests.
+        """Puts a request into the queue. Its tokens of each block, and then the `Finish`, are given
+        to `on_items` in the loop's thread, which must return at once. None: read `Stream.get`.
+        Raises `LoopStopping`, and as `check_fits`.
         """
         check_fits(self.config, request.prompt_ids)
         stream = Stream(request, on_items)
@@ -226,9 +220,7 @@ class Loop:
             if self.device_health.num_failed:
                 idle_seconds = self.device_health.idle(try_again=not did_something)
             is_on = self._queue.wait_for_work(
-                has_rows=bool(self._batches),
-                did_something=did_something,
-                idle_seconds=idle_seconds,
+                has_rows=bool(self._batches), did_something=did_something, idle_seconds=idle_seconds
             )
 
     # --- admission ----------------------------------------------------------------------------

@@ -298,10 +298,8 @@ TimedSteps = tuple[float, list[DecodeStep]]  # and how long they take one after 
 
 
 class Mixer:
-    """Divides the active paths into steps.
-
-    Args:
-      levels: each part of the model is in one of them. None: no two paths share a step.
+    """Divides the active paths into steps. Each part of the model is in one of the levels. None: no
+    two paths share a step.
     """
 
     def __init__(

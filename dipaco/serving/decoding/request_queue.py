@@ -90,10 +90,8 @@ class Stream:
         return self.request.prompt_logprobs and self.prompt_logprobs is None
 
     def get(self, timeout_seconds: float | None = None) -> Token | Finish:
-        """The next token, or the end. Only for a stream without `on_items`.
-
-        Raises:
-          queue.Empty: none came in time.
+        """The next token, or the end, of a stream without `on_items`. Raises `queue.Empty` if none
+        came in time.
         """
         return self._items.get(timeout=timeout_seconds)
 

@@ -88,11 +88,8 @@ class Answers:
 
     async def begin(self, parsed: ParsedRequest, client: str, came_seconds: float) -> "Answer":
         """The answer to a request that came at this time (`time.monotonic`), once its prompts are
-        routed.
-
-        Raises:
-          ApiError: it has more choices than fit at any time.
-          QueueFull, and the errors of `PromptRouter.route`.
+        routed. Raises `QueueFull`, `ApiError` for more choices than fit at any time, and the errors
+        of `PromptRouter.route`.
         """
         number, capacity = len(parsed.prompts) * parsed.params.n, self.service.loop.capacity
         if number > capacity:
@@ -168,10 +165,8 @@ class Answer:
         self._metrics.completion_tokens.inc(self.completion_tokens)
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
-        """New text, at most one event for each choice at a time.
-
-        Raises:
-          ApiError, DipacoError, ...: the error that ended a choice. The answer is over then.
+        """New text, at most one event for each choice at a time. Raises the error that ended a
+        choice. The answer is over then.
         """
         num_open = len(self._choices)
         while num_open:

@@ -149,7 +149,12 @@ class _Application:
         self._router = PromptRouter(service.dispatcher, self._paths, self._threads)
         self._answers = Answers(service, self._paths, self._router, metrics)
         self._schemas = SchemaCompiler(service.grammars)
-        self._forwarder = self._make_forwarder(settings.upstreams)
+        self._forwarder: Forwarder | None = None
+        if settings.upstreams is not None:
+            from dipaco.serving.http import forward
+
+            shared = self._answers.places, self._router, self._threads, metrics
+            self._forwarder = forward.Forwarder(service, settings.upstreams, *shared)
         metrics.watch(service)
         self._keys = [key.encode() for key in settings.api_keys]
         self._ignored: set[str] = set()
@@ -199,14 +204,6 @@ class _Application:
             )
             chosen.append(pages)
         return chosen
-
-    def _make_forwarder(self, upstreams: "Upstreams | None") -> "Forwarder | None":
-        if upstreams is None:
-            return None
-        from dipaco.serving.http.forward import Forwarder
-
-        shared = self._answers.places, self._router, self._threads, self._metrics
-        return Forwarder(self._service, upstreams, *shared)
 
     def _guarded(
         self, path: str, answer: Callable[[Request], Awaitable[Response]], needs_key: bool

@@ -33,25 +33,17 @@ class InputLine(Struct, kw_only=True, forbid_unknown_fields=True):
     body: Raw
 
 
-class _Named(Struct):
+class _Fields(Struct):
     custom_id: str | None = None
-
-
-class _Streamed(Struct):
     stream: bool | None = None
 
 
 def answer_file(
     app: ASGIApp, release: str, given: Path, out: Path, at_once: int
 ) -> tuple[int, int]:
-    """Answers a file of requests, so many at a time. Returns the number of rows, and how many of
-    them are errors.
-
-    Args:
-      release: digest of the release that answers.
-
-    Raises:
-      DiskFull, NotWritable, OSError: what was answered before is kept, and not answered again.
+    """Answers a file of requests, so many at a time, from the release of this digest. Returns the
+    number of rows, and how many of them are errors. After a `DiskFull`, `NotWritable` or `OSError`
+    what was answered before is kept, and not answered again.
     """
     requests = list(_requests(given, release))
     partial = out.with_name(f"{out.name}.partial")
@@ -68,9 +60,8 @@ def answer_file(
                 progress.advance()
 
         async def work_all() -> None:
-            with Progress(
-                given.name, len(requests), done_steps=len(rows), unit="requests"
-            ) as shown:
+            progress = Progress(given.name, len(requests), done_steps=len(rows), unit="requests")
+            with progress as shown:
                 await asyncio.gather(*(work(shown) for _ in range(at_once)))
 
         asyncio.run(work_all())
@@ -99,12 +90,12 @@ async def _row(app: ASGIApp, line: bytes) -> dict[str, Any]:
     """A row of the output. `error` is of a line that is no request, not of one that is refused."""
     try:
         request = decode(line, InputLine)
-        if decode(bytes(request.body), _Streamed).stream:
+        if decode(bytes(request.body), _Fields).stream:
             raise ApiError(400, "A batch has no streams. Leave `stream` out.", param="body.stream")
     except ApiError as error:
         name = None
         with contextlib.suppress(ApiError):
-            name = decode(line, _Named).custom_id
+            name = decode(line, _Fields).custom_id
         return {"custom_id": name, "response": None, "error": error.detail}
     while (answer := await _asked(app, request))["status_code"] == BUSY:
         await asyncio.sleep(BUSY_SECONDS)

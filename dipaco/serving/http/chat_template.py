@@ -62,8 +62,7 @@ class ChatTemplate:
       edge_names: what `bos_token` and `eos_token` are in the template, unless a
         tokenizer_config.json beside it says so.
 
-    Raises:
-      BadChatTemplate: the file is missing, or not a template.
+    Raises `BadChatTemplate`: the file is missing, or not a template.
     """
 
     def __init__(
@@ -98,10 +97,8 @@ class ChatTemplate:
     def render(
         self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True
     ) -> str:
-        """The prompt. Raises `ApiError` if the template does not accept these messages.
-
-        Args:
-          add_generation_prompt: True: adds the beginning of an answer.
+        """The prompt, with the beginning of an answer if one is to be added. Raises `ApiError` if
+        the template does not accept these messages.
         """
         try:
             text = self._template.render(

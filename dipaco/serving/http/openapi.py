@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 
 import dipaco
-from dipaco.serving.http import protocol, responses_api, tokenizing
+from dipaco.serving.http import protocol as p
+from dipaco.serving.http.responses_api import ResponsesReply, ResponsesRequest
+from dipaco.serving.http.tokenizing import Detokenized, DetokenizeRequest, TokenizeRequest, Tokens
 
 ERRORS = {
     "400": "The request is invalid; the message says why.",
@@ -19,47 +21,27 @@ ERRORS = {
 }
 # route: (summary, request, response)
 POSTS: dict[str, tuple[str, type, type]] = {
-    "/v1/completions": (
-        "Continue one or several prompts; each goes to one path of the model.",
-        protocol.CompletionRequest,
-        protocol.Completion,
-    ),
-    "/v1/chat/completions": (
-        "Answer a conversation.",
-        protocol.ChatRequest,
-        protocol.ChatCompletion,
-    ),
-    "/v1/responses": (
-        "Answer a conversation, under OpenAI's newer names. Nothing is kept.",
-        responses_api.ResponsesRequest,
-        responses_api.ResponsesReply,
-    ),
-    "/v1/route": (
-        "The path of a prompt, and the router's scores.",
-        protocol.RouteRequest,
-        protocol.RouteResponse,
-    ),
-    "/tokenize": (
-        "A text, or a conversation, as token ids.",
-        tokenizing.TokenizeRequest,
-        tokenizing.Tokens,
-    ),
-    "/detokenize": ("Token ids as a text.", tokenizing.DetokenizeRequest, tokenizing.Detokenized),
+    "/v1/completions": ("Continue prompts, each by one path.", p.CompletionRequest, p.Completion),
+    "/v1/chat/completions": ("Answer a conversation.", p.ChatRequest, p.ChatCompletion),
+    "/v1/responses": ("A chat, under newer names.", ResponsesRequest, ResponsesReply),
+    "/v1/route": ("A prompt's path, and all paths' scores.", p.RouteRequest, p.RouteResponse),
+    "/tokenize": ("A text, or a conversation, as token ids.", TokenizeRequest, Tokens),
+    "/detokenize": ("Token ids as a text.", DetokenizeRequest, Detokenized),
 }
 GETS: dict[str, tuple[str, type]] = {
-    "/v1/models": ("The served models, their levels and modules.", protocol.ModelList),
-    "/v1/paths": ("The paths of a model, and what each was trained on.", protocol.PathList),
-    "/healthz": ("Whether the process is alive and its device makes tokens.", protocol.HealthReply),
-    "/health": ("The same, under the name that vLLM has.", protocol.HealthReply),
-    "/version": ("The version of dipaco.", protocol.VersionReply),
-    "/readyz": ("Whether it takes requests.", protocol.HealthReply),
+    "/v1/models": ("The served models, their levels and modules.", p.ModelList),
+    "/v1/paths": ("The paths of a model, and what each was trained on.", p.PathList),
+    "/healthz": ("Whether the process is alive and its device makes tokens.", p.HealthReply),
+    "/health": ("The same, under the name that vLLM has.", p.HealthReply),
+    "/version": ("The version of dipaco.", p.VersionReply),
+    "/readyz": ("Whether it takes requests.", p.HealthReply),
 }
 
 
 def document(has_keys: bool) -> dict[str, Any]:
     """OpenAPI 3.1, as JSON values."""
     types = [type_ for _, *types in (*POSTS.values(), *GETS.values()) for type_ in types]
-    types += [protocol.ErrorResponse, protocol.ChatChunk]
+    types += [p.ErrorResponse, p.ChatChunk]
     found, components = msgspec.json.schema_components(
         types, ref_template="#/components/schemas/{name}"
     )
@@ -69,7 +51,7 @@ def document(has_keys: bool) -> dict[str, Any]:
         return {"application/json": {"schema": schemas[type_]}}
 
     errors = {
-        status: {"description": description, "content": content(protocol.ErrorResponse)}
+        status: {"description": description, "content": content(p.ErrorResponse)}
         for status, description in ERRORS.items()
     }
     paths: dict[str, Any] = {}

@@ -41,11 +41,8 @@ BODY_SECONDS = 20.0  # for a body to arrive: a slower client would delay a serve
 async def read_body(
     request: Request, max_bytes: int, kind: type[Body], ignore: Ignore | None = None
 ) -> Body:
-    """Reads and decodes the body of a request, as `decode` does.
-
-    Raises:
-      ApiError: it is too large (413), not sent as JSON, or compressed by something else than gzip
-        (415), or not such a request (400).
+    """Reads and decodes the body of a request, as `decode` does. Raises `ApiError`: it is too large
+    (413), not sent as JSON or compressed by something else than gzip (415), or no such request.
     """
     sent_as = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     # Another site's page can send a form without permission, but JSON only with ours (not given).
@@ -263,9 +260,7 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
     """The token ids of one prompt, int32. An empty prompt is the start of a text, as at OpenAI.
-
-    Raises:
-      ApiError, ContextTooLong.
+    Raises `ApiError`, `ContextTooLong`.
     """
     if isinstance(given, str):
         _check_may_fit(service, given)

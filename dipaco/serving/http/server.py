@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import httptools
 import uvicorn
@@ -34,27 +34,15 @@ OTHER_FILES = 64  # files that may be opened beside connections: modules, the le
 MOST_WAITING = 1024  # connections that the kernel holds for us
 
 
-class Connection(Protocol):
-    """A connection, as the limit sees it."""
-
-    def shed(self) -> None:
-        """Closes it, without an answer."""
-        ...
-
-    def refuse(self) -> None:
-        """Closes it, with an answer that says why."""
-        ...
-
-
 class ConnectionLimit:
     """The open connections of a server, so many at most. It is used in its event loop only."""
 
     def __init__(self, most: int):
         self._most = most
-        self._open: set[Connection] = set()
-        self._waiting: dict[Connection, None] = {}  # for their clients, the longest first
+        self._open: set[_Protocol] = set()
+        self._waiting: dict[_Protocol, None] = {}  # for their clients, the longest first
 
-    def opened(self, connection: Connection) -> None:
+    def opened(self, connection: "_Protocol") -> None:
         """Adds a client that has connected. Closes another connection, or this one, if there are
         too many.
         """
@@ -69,16 +57,16 @@ class ConnectionLimit:
         self.waits(connection)
         return None
 
-    def waits(self, connection: Connection) -> None:
+    def waits(self, connection: "_Protocol") -> None:
         """Marks that the client is to send something. Until `is_served`, it may be shed."""
         if connection in self._open:
             self._waiting.setdefault(connection)
 
-    def is_served(self, connection: Connection) -> None:
+    def is_served(self, connection: "_Protocol") -> None:
         """A whole request has come, and is being answered."""
         self._waiting.pop(connection, None)
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: "_Protocol") -> None:
         """The connection is gone."""
         self._open.discard(connection)
         self._waiting.pop(connection, None)
@@ -331,9 +319,11 @@ class _Protocol(HttpToolsProtocol):
             self.connection_limit.waits(self)
 
     def shed(self) -> None:
+        """Closes the connection without an answer."""
         self.transport.abort()
 
     def refuse(self) -> None:
+        """Closes the connection with an answer that says why."""
         problem = "Too many connections are open. Try again in a moment."
         error = ApiError(503, problem, code="too_many_connections", retry_after_seconds=1)
         self._close_with(error, "503 Service Unavailable\r\nRetry-After: 1")
