@@ -155,7 +155,8 @@ class PathCache:
             unread = [each for each in unread if not self._read_module(key, each, kept, waits)]
         with self._lock:
             if key not in self._paths:
-                self._paths[key] = self._assembled(modules, self._modules)
+                held = {module: self._modules[each.digest] for module, each in modules.items()}
+                self._paths[key] = assemble(held, tuple(modules))
             self._paths.move_to_end(key)
             parts = self._paths[key]
         if not is_hit:
@@ -220,10 +221,6 @@ class PathCache:
                 self._pinned.remove(key)
                 if key not in self._paths:  # it was not read
                     self._drop(self._used.remove(key))
-
-    def _assembled(self, modules: Modules, held: Mapping[str, Parts]) -> Parts:
-        by_module = {module: held[receipt.digest] for module, receipt in modules.items()}
-        return assemble(by_module, tuple(modules))
 
     def _size_of(self, receipt: Receipt) -> int:
         return self._known_sizes.get(receipt.digest, receipt.num_bytes)

@@ -357,7 +357,7 @@ def test_every_row_passes_the_modules_of_its_path(spread, as_columns):
             tile, column = divmod(int(level.places_B[row]), columns)
             assert level.rows_TC[tile, column] == row
             assert all(module is path[part] for part, module in level.modules[tile].items())
-    any_parts = mixer.any_parts(path_of(8), shape)
+    any_parts = mixer.parts_of([path_of(8)], shape, "", ModuleStacks())
     assert jax.tree.map(np.shape, parts) == jax.tree.map(np.shape, any_parts)
 
 

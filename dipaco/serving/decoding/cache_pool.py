@@ -16,6 +16,7 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
+from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.batch import (
     BatchRow,
     GatheredRows,
@@ -23,19 +24,6 @@ from dipaco.serving.decoding.batch import (
     block_inputs,
     plan_block,
     tokens_of,
-)
-from dipaco.serving.decoding.decode import (
-    DecodeBlock,
-    LoopLimits,
-    buckets,
-    copy_row,
-    decode_block,
-    gather_rows,
-    make_pool,
-    prefill,
-    read_on,
-    score_prompt,
-    smallest_fitting,
 )
 from dipaco.serving.decoding.grammar import all_allowed
 from dipaco.serving.decoding.mixing import (
@@ -123,7 +111,7 @@ class CachePool:
     def __init__(
         self,
         config: ModelConfig,
-        limits: LoopLimits,
+        limits: decode.LoopLimits,
         levels: Sequence[LevelShape] | None = None,
         tokens_W: np.ndarray | None = None,
     ):
@@ -131,7 +119,7 @@ class CachePool:
         self._tokens_W = all_allowed(1, config.vocab_size)[0] if tokens_W is None else tokens_W
         self.mixer = Mixer(config, levels, limits)
         self._row_sizes = limits.row_sizes
-        self._prompt_sizes = buckets(SMALLEST_PROMPT, config.max_length)
+        self._prompt_sizes = decode.buckets(SMALLEST_PROMPT, config.max_length)
         self._spare = limits.rows
         self._free = list(range(self.limits.rows))  # the longest free first
         self.forget()
@@ -178,14 +166,14 @@ class CachePool:
     def num_computed(self, tokens: Sequence[int], num_cached: int) -> int:
         """Tokens that are computed to read the rest of a text, padding included."""
         rest = len(tokens) - 1 - num_cached
-        return smallest_fitting(self._prompt_sizes, rest) if rest > 0 else 0
+        return decode.smallest_fitting(self._prompt_sizes, rest) if rest > 0 else 0
 
     def _is_worth_it(self, num_cached: int, num_needed: int) -> bool:
         """True if reading the rest is less work than reading all."""
         if num_cached == num_needed:
             return True
-        rest = smallest_fitting(self._prompt_sizes, num_needed - num_cached)
-        return rest < smallest_fitting(self._prompt_sizes, num_needed)
+        rest = decode.smallest_fitting(self._prompt_sizes, num_needed - num_cached)
+        return rest < decode.smallest_fitting(self._prompt_sizes, num_needed)
 
     def prefill(self, prepared: Parts, rows: Sequence[BatchRow]) -> None:
         """Prefills the prompts of some rows of one path, equal sizes in one batch."""
@@ -220,16 +208,16 @@ class CachePool:
         """The prompt's tokens with their log-probabilities. The first has none."""
         tokens_1T = self._whole_context()
         tokens_1T[0, : len(prompt_ids)] = prompt_ids
-        block = jax.device_get(score_prompt(self.config, prepared, tokens_1T))
+        block = jax.device_get(decode.score_prompt(self.config, prepared, tokens_1T))
         scored = tokens_of(block, 0, num_logprobs)[1 : len(prompt_ids)]
         return [Token(prompt_ids[0]), *scored]
 
-    def start_block(self, step: DecodeStep) -> DecodeBlock:
+    def start_block(self, step: DecodeStep) -> decode.DecodeBlock:
         """Starts a block of tokens for the rows of a step. The result is still being computed."""
         rows = [row for batch in step.batches for row in batch.rows]
         if step.common is None:
             (batch,) = step.batches
-            num_rows, parts = smallest_fitting(self._row_sizes, len(rows)), batch.prepared
+            num_rows, parts = decode.smallest_fitting(self._row_sizes, len(rows)), batch.prepared
             slots = self.mixer.slots(step.batches)
         else:
             _, shape, slots = step.common
@@ -261,7 +249,9 @@ class CachePool:
             programs.append(WarmUpProgram(name, functools.partial(function, *arguments)))
 
         def run_block(num_rows: int, slots: int, shape: StepShape | None = None) -> None:
-            parts = prepared if shape is None else self.mixer.any_parts(prepared, shape)
+            parts = prepared
+            if shape is not None:
+                parts = self.mixer.parts_of([prepared], shape, "", ModuleStacks())
             self._run_block(parts, [], StepMemory(), num_rows, slots)
 
         for size in self._prompt_sizes:
@@ -271,7 +261,7 @@ class CachePool:
         for size in self._prompt_sizes[:-1]:
             rest = prepared, np.zeros((1, size), np.int32), self._spare, 0
             add(f"reading {size} more tokens", self._read_on, *rest)
-        add("scoring a prompt", score_prompt, self.config, prepared, self._whole_context())
+        add("scoring a prompt", decode.score_prompt, self.config, prepared, self._whole_context())
         add("copying a row", self._copy, self._spare, self._spare)
         for num_rows, slots in itertools.product(self._row_sizes, self.mixer.slot_sizes):
             plural = "s" * (num_rows > 1)
@@ -298,15 +288,15 @@ class CachePool:
     def _prefill(self, prepared: Parts, tokens_BT: np.ndarray, pool_rows: Sequence[int]) -> None:
         self._allocate_cache(prepared)
         rows_B = np.array(pool_rows, np.int32)
-        self._cache = prefill(self.config, prepared, self._cache, tokens_BT, rows_B)
+        self._cache = decode.prefill(self.config, prepared, self._cache, tokens_BT, rows_B)
 
     def _read_on(self, prepared: Parts, tokens_1T: np.ndarray, pool_row: int, start: int) -> None:
         self._allocate_cache(prepared)
         row, start_ = np.int32(pool_row), np.int32(start)
-        self._cache = read_on(self.config, prepared, self._cache, tokens_1T, row, start_)
+        self._cache = decode.read_on(self.config, prepared, self._cache, tokens_1T, row, start_)
 
     def _copy(self, source: int, target: int) -> None:
-        self._cache = copy_row(self._cache, np.int32(source), np.int32(target))
+        self._cache = decode.copy_row(self._cache, np.int32(source), np.int32(target))
 
     def _run_block(
         self,
@@ -315,7 +305,7 @@ class CachePool:
         memory: StepMemory,
         num_rows: int,
         slots: int,
-    ) -> DecodeBlock:
+    ) -> decode.DecodeBlock:
         device = self._allocate_cache(parts)
         plan = plan_block([row.grammar for row in rows], num_rows, self.limits.steps_per_block)
         inputs = block_inputs(rows, plan, slots) | memory.inputs.of(
@@ -324,9 +314,9 @@ class CachePool:
         shape, gathered = (num_rows, slots), memory.gathered
         if not gathered.is_of(shape, rows):
             self._make_room(gathered, num_rows * slots)
-            fresh = gather_rows(self._cache, inputs["rows_B"], slots)
+            fresh = decode.gather_rows(self._cache, inputs["rows_B"], slots)
             gathered.keep(fresh, shape, rows, [0] * len(rows))
-        block, self._cache, after = decode_block(
+        block, self._cache, after = decode.decode_block(
             self.config, parts, self._cache, gathered.cache, **inputs
         )
         gathered.keep(after, shape, rows, plan.num_tokens)
@@ -350,5 +340,7 @@ class CachePool:
             # compile every program twice.
             self._device = next(iter(jax.tree.leaves(prepared)[0].devices()))
             with jax.default_device(self._device):
-                self._cache = jax.device_put(make_pool(self.config, self.limits.rows), self._device)
+                self._cache = jax.device_put(
+                    decode.make_pool(self.config, self.limits.rows), self._device
+                )
         return self._device

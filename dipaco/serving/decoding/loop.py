@@ -25,7 +25,7 @@ from dipaco.serving.decoding.cache_pool import CachePool, RowAssignment, text_ke
 from dipaco.serving.decoding.decode import DecodeBlock, LoopLimits, check_fits
 from dipaco.serving.decoding.device_health import DeviceHealth
 from dipaco.serving.decoding.grammar import Grammars, GrammarState
-from dipaco.serving.decoding.mixing import DecodeStep, LevelShape, Mixer
+from dipaco.serving.decoding.mixing import DecodeStep, LevelShape
 from dipaco.serving.decoding.request_queue import (
     Finish,
     GenerationRequest,
@@ -123,7 +123,7 @@ class Loop:
         # The fields below belong to the loop's thread.
         tokens_W = None if grammars is None else grammars.tokens_W
         self._pool = CachePool(config, self.limits, levels, tokens_W)
-        self.device_health = DeviceHealth(self._pool)
+        self.device_health, self.mixer = DeviceHealth(self._pool), self._pool.mixer
         self._batches: dict[PathKey, Batch] = {}
         self._meter, self._grammar_turn = LoopMeter(), GrammarTurn()
 
@@ -185,11 +185,6 @@ class Loop:
         (warm_up or WarmUp()).run([*first, *self._pool.programs(prepared)])
         self._pool.wait()
 
-    @property
-    def mixer(self) -> Mixer:
-        """Decides which paths share a step."""
-        return self._pool.mixer
-
     def run_once(self) -> bool:
         """One iteration: admit, prefill, decode a block for every row. False = nothing to do."""
         self._cancel(lambda stream: stream.is_cancelled)
@@ -197,7 +192,7 @@ class Loop:
             did_admit = self._admit()
             self._close_empty_batches()  # a path's only row may have been paused
             started = time.monotonic()
-            steps = self._pool.mixer.divide(self._batches)
+            steps = self.mixer.divide(self._batches)
             blocks = [(step, self._pool.start_block(step)) for step in steps]
             num_tokens = self._hand_out(blocks)
         except Exception as error:

@@ -369,24 +369,19 @@ class Mixer:
         rows in each.
         """
         assert step.common is not None
-        (release, _), shape, _ = step.common
         paths = [batch.prepared for batch in step.batches for _ in batch.rows]
+        return self.parts_of(paths, step.common.shape, step.common.kind.release, stacks)
+
+    def parts_of(
+        self, paths: Sequence[Parts], shape: StepShape, release: str, stacks: ModuleStacks
+    ) -> MixedParts:
+        """The modules of a row on each of these paths, and of padding."""
 
         def tiles(level: LevelShape) -> LevelTiles:
             if not is_stacked(level, shape):
                 return tiles_of(level, paths, shape)
             stack = stacks.of(release, level.parts, level.num_modules)
             return tiles_of(level, paths, shape, stack)
-
-        return MixedParts(tuple(map(tiles, self.levels)))
-
-    def any_parts(self, prepared: Parts, shape: StepShape) -> MixedParts:
-        """Modules of a path, in tiles as any step of this shape has them."""
-
-        def tiles(level: LevelShape) -> LevelTiles:
-            num_tiles, columns = tile_shape(level, shape)
-            stack = LevelStack(num_tiles) if is_stacked(level, shape) else None
-            return tiles_of(level, [prepared] * min(columns, shape.num_rows), shape, stack)
 
         return MixedParts(tuple(map(tiles, self.levels)))
 

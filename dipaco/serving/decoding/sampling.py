@@ -7,6 +7,7 @@ threshold below which tokens are left out, and `_largest_threshold` finds it bit
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -172,31 +173,21 @@ def sample(
       history_BS: int32, the tokens of each row so far, prompt included.
       lengths_B: int32, how many of them are tokens.
     """
-    logits_BV = lax.cond(
-        jnp.any(rows.bias_BM != 0), lambda: _biased(logits_BV, rows), lambda: logits_BV
-    )
+
+    def changed(logits_BV, is_wanted_B, change, *arguments):
+        """Changes the logits of all rows if any row wants it."""
+        change = functools.partial(change, logits_BV, *arguments)
+        return lax.cond(jnp.any(is_wanted_B), change, lambda: logits_BV)
+
+    logits_BV = changed(logits_BV, rows.bias_BM != 0, _biased, rows)
     if rows.allowed_BW.size:
-        logits_BV = lax.cond(
-            jnp.any(rows.allowed_BW != ALL),
-            lambda: _only_allowed(logits_BV, rows.allowed_BW),
-            lambda: logits_BV,
-        )
+        logits_BV = changed(logits_BV, rows.allowed_BW != ALL, _only_allowed, rows.allowed_BW)
     is_short_B = lengths_B < rows.shortest_B
-    logits_BV = lax.cond(
-        jnp.any(is_short_B),
-        lambda: _without_stops(logits_BV, rows.stop_ids_BM, is_short_B),
-        lambda: logits_BV,
-    )
-    logits_BV = lax.cond(
-        jnp.any(rows.penalty_B != 1),
-        lambda: _penalise(logits_BV, rows.penalty_B, history_BS, lengths_B),
-        lambda: logits_BV,
-    )
-    logits_BV = lax.cond(
-        jnp.any((rows.presence_B != 0) | (rows.frequency_B != 0)),
-        lambda: _penalise_made(logits_BV, rows, history_BS, lengths_B),
-        lambda: logits_BV,
-    )
+    logits_BV = changed(logits_BV, is_short_B, _without_stops, rows.stop_ids_BM, is_short_B)
+    text = history_BS, lengths_B
+    logits_BV = changed(logits_BV, rows.penalty_B != 1, _penalise, rows.penalty_B, *text)
+    is_penalised_B = (rows.presence_B != 0) | (rows.frequency_B != 0)
+    logits_BV = changed(logits_BV, is_penalised_B, _penalise_made, rows, *text)
     greedy_B = likeliest(logits_BV)
     drawn_B = lax.cond(
         jnp.any(rows.temperature_B > 0),

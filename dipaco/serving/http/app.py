@@ -25,29 +25,12 @@ import dipaco
 from dipaco.serving.dispatch import API_KEY, PromptRouter
 from dipaco.serving.errors import LoopStopping
 from dipaco.serving.fairness import FairThreads
-from dipaco.serving.http import openapi
+from dipaco.serving.http import cards, openapi, responses
+from dipaco.serving.http import protocol as p
 from dipaco.serving.http.answer import Answers
-from dipaco.serving.http.cards import (
-    PAGE,
-    model_entry,
-    page_file,
-    path_list,
-    readiness,
-    route_response,
-)
 from dipaco.serving.http.chat_template import ChatTemplate
 from dipaco.serving.http.errors import ApiError, api_error_of
 from dipaco.serving.http.metrics import Metrics
-from dipaco.serving.http.protocol import (
-    ChatRequest,
-    CommonRequest,
-    CompletionRequest,
-    HealthReply,
-    ModelEntry,
-    ModelList,
-    RouteRequest,
-    VersionReply,
-)
 from dipaco.serving.http.requests import (
     Body,
     ParsedRequest,
@@ -55,15 +38,6 @@ from dipaco.serving.http.requests import (
     parse_chat,
     parse_completion,
     read_body,
-)
-from dipaco.serving.http.responses import (
-    AnswerFormat,
-    ChatFormat,
-    ClientHungUp,
-    CompletionFormat,
-    send_stream,
-    send_whole,
-    while_connected,
 )
 from dipaco.serving.http.responses_api import ResponsesFormat, ResponsesRequest, chat_of
 from dipaco.serving.http.structured import SchemaCompiler
@@ -76,7 +50,7 @@ if TYPE_CHECKING:
     from dipaco.serving.http.forward import Forwarder
     from dipaco.serving.upstreams import Upstreams
 
-Completable = TypeVar("Completable", bound=CommonRequest)
+Completable = TypeVar("Completable", bound=p.CommonRequest)
 JSON = "application/json"
 KEY = "dipaco.key"  # key in a request's scope: the number of its API key
 # Threads that parse and route: prompts routed at once share batches of up to four.
@@ -177,13 +151,13 @@ class _Application:
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
-            *((path, "GET", self._page, False) for path in PAGE),
+            *((path, "GET", self._page, False) for path in cards.PAGE),
         ]
         self.starlette = Starlette(
             routes=[
                 Route(address, self._guarded(path, answer, needs_key), methods=[method])
                 for path, method, answer, needs_key in routes
-                for address in (path, *([] if path in PAGE else [f"{path}/"]))
+                for address in (path, *([] if path in cards.PAGE else [f"{path}/"]))
             ],
             exception_handlers={HTTPException: self._no_route},
             middleware=self._middleware(settings),
@@ -217,7 +191,7 @@ class _Application:
                 if needs_key:
                     self._check_key(request)
                 response = await answer(request)
-            except ClientHungUp:
+            except responses.ClientHungUp:
                 self._metrics.hang_ups.inc()
                 response = Response(status_code=CLIENT_CLOSED_REQUEST)
             except Exception as error:
@@ -269,11 +243,11 @@ class _Application:
 
     async def _completions(self, request: Request) -> Response:
         parse = functools.partial(parse_completion, self._service)
-        return await self._answered(request, CompletionRequest, parse, CompletionFormat)
+        return await self._answered(request, p.CompletionRequest, parse, responses.CompletionFormat)
 
     async def _chat_completions(self, request: Request) -> Response:
         parse = functools.partial(parse_chat, self._service, self._chat)
-        return await self._answered(request, ChatRequest, parse, ChatFormat)
+        return await self._answered(request, p.ChatRequest, parse, responses.ChatFormat)
 
     async def _responses(self, request: Request) -> Response:
         def parse(body: ResponsesRequest) -> ParsedRequest:
@@ -286,7 +260,7 @@ class _Application:
         request: Request,
         kind: type[Completable],
         parse: Callable[[Completable], ParsedRequest],
-        format_of: Callable[[Completable, str], AnswerFormat],
+        format_of: Callable[[Completable, str], responses.AnswerFormat],
     ) -> Response:
         """Answers a request here, or sends it on."""
         client = _client_of(request)
@@ -296,13 +270,13 @@ class _Application:
         came_seconds = time.monotonic()
         parsed = await self._parsed(request, client, functools.partial(parse, body))
         begun = self._answers.begin(parsed, client, came_seconds)
-        answer = await while_connected(request, begun)
+        answer = await responses.while_connected(request, begun)
         answer_format = format_of(body, parsed.served.digest)
         if body.stream:
-            return await send_stream(
+            return await responses.send_stream(
                 request, answer, answer_format, body.stream_options, self._metrics.hang_ups.inc
             )
-        return _json(await send_whole(request, answer, answer_format))
+        return _json(await responses.send_whole(request, answer, answer_format))
 
     async def _parsed(
         self, request: Request, client: str, parse: Callable[[], ParsedRequest]
@@ -312,7 +286,7 @@ class _Application:
             grammar = None
             if parsed.schema is not None:
                 compiled = self._schemas.compiled(parsed.schema, client)
-                grammar = await while_connected(request, compiled)
+                grammar = await responses.while_connected(request, compiled)
         # One key learns nothing of another's prompts from times.
         salt = f"{request.scope.get(KEY, '')} {parsed.params.cache_salt}"
         params = dataclasses.replace(parsed.params, grammar=grammar, cache_salt=salt)
@@ -321,16 +295,16 @@ class _Application:
     # --- our own routes ------------------------------------------------------------------------
 
     async def _route(self, request: Request) -> Response:
-        body = await self._body(request, RouteRequest)
+        body = await self._body(request, p.RouteRequest)
         started, client = time.monotonic(), _client_of(request)
         model, path = self._service.models.asked(body.model, None)
         served = model.releases.current
         ids = await self._threads.run(client, encode, self._service, body.prompt)
         with self._answers.places.taken(client, 1, self._service.loop.capacity):
             routed = self._router.route(served, ids, path, client)
-            choice = await while_connected(request, routed)
+            choice = await responses.while_connected(request, routed)
         seconds = time.monotonic() - started
-        return _json(route_response(self._service, served, ids, choice, seconds))
+        return _json(cards.route_response(self._service, served, ids, choice, seconds))
 
     async def _tokenize(self, request: Request) -> Response:
         body = await self._body(request, TokenizeRequest)
@@ -347,7 +321,7 @@ class _Application:
         if (here := self._service.settings.paths) is not None:  # a cell's paths are its models
             (entry,), main = entries, self._service.models.main
             entries = [msgspec.structs.replace(entry, id=main.path_name(path)) for path in here]
-        return _json(ModelList(object="list", data=entries))
+        return _json(p.ModelList(object="list", data=entries))
 
     async def _model(self, request: Request) -> Response:
         name = request.path_params["name"].removesuffix("/")
@@ -358,20 +332,20 @@ class _Application:
 
     async def _path_list(self, request: Request) -> Response:
         model, _ = self._service.models.find(request.query_params.get("model"))
-        return _json(path_list(self._service, model))
+        return _json(cards.path_list(self._service, model))
 
-    def _model_entry(self, model: ServedModel) -> ModelEntry:
-        return model_entry(self._service, model, self._started_seconds)
+    def _model_entry(self, model: ServedModel) -> p.ModelEntry:
+        return cards.model_entry(self._service, model, self._started_seconds)
 
     async def _healthz(self, request: Request) -> Response:
         problem = self._service.loop.problem
-        return _json(HealthReply(status=problem or "ok"), 503 if problem else 200)
+        return _json(p.HealthReply(status=problem or "ok"), 503 if problem else 200)
 
     async def _version(self, request: Request) -> Response:
-        return _json(VersionReply(version=dipaco.__version__))
+        return _json(p.VersionReply(version=dipaco.__version__))
 
     async def _readyz(self, request: Request) -> Response:
-        reply = readiness(self._service, self._paths)
+        reply = cards.readiness(self._service, self._paths)
         return _json(reply, 200 if reply.status == "ready" else 503)
 
     async def _metrics_text(self, request: Request) -> Response:
@@ -381,7 +355,7 @@ class _Application:
         return Response(self._document, media_type=JSON)
 
     async def _page(self, request: Request) -> Response:
-        return page_file(request.url.path)
+        return cards.page_file(request.url.path)
 
 
 def _client_of(request: Request) -> str:

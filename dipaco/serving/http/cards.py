@@ -10,16 +10,7 @@ from starlette.responses import Response
 
 from dipaco.model.config import num_parameters, part_parameters
 from dipaco.serving.dispatch import PathChoice, without_start
-from dipaco.serving.http.protocol import (
-    HealthReply,
-    LevelCard,
-    ModelCard,
-    ModelEntry,
-    PathCard,
-    PathList,
-    PathScore,
-    RouteResponse,
-)
+from dipaco.serving.http import protocol as p
 from dipaco.serving.models import ServedModel, ServedRelease
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service
@@ -40,17 +31,17 @@ PAGE_HEADERS = {
 }
 
 
-def model_entry(service: Service, model: ServedModel, created_seconds: int) -> ModelEntry:
+def model_entry(service: Service, model: ServedModel, created_seconds: int) -> p.ModelEntry:
     """An entry of /v1/models."""
     served = model.releases.current
     topology, per_part = model.topology, part_parameters(service.model)
     total = sum(per_part[part] for m in topology.modules for part in topology.parts_of(m))
-    return ModelEntry(
+    return p.ModelEntry(
         id=model.name,
         object="model",
         created=created_seconds,
         owned_by="dipaco",
-        dipaco=ModelCard(
+        dipaco=p.ModelCard(
             arm=model.arm,
             phase=served.release.phase,
             release=served.digest,
@@ -64,7 +55,7 @@ def model_entry(service: Service, model: ServedModel, created_seconds: int) -> M
             has_chat=True,
             examples=service.examples,
             levels=[
-                LevelCard(
+                p.LevelCard(
                     name=level.name,
                     parts=list(level.parts),
                     modules=[str(m) for m in topology.modules if m.level == level.name],
@@ -76,34 +67,34 @@ def model_entry(service: Service, model: ServedModel, created_seconds: int) -> M
     )
 
 
-def path_list(service: Service, model: ServedModel) -> PathList:
+def path_list(service: Service, model: ServedModel) -> p.PathList:
     """The paths of a model, and what each was trained on."""
     served = model.releases.current
     shards = model.shards_of(served)
     total = sum(shard.documents for shard in shards or ())
     cards = []
     for path in range(served.num_paths):
-        card = PathCard(path=path, modules=list(served.release.paths[path]))
+        card = p.PathCard(path=path, modules=list(served.release.paths[path]))
         if shards is not None:
             shard = shards[path]
             of_domains = max(sum(shard.domains.values()), 1)
             card.documents, card.share = shard.documents, shard.documents / max(total, 1)
             card.domains = {name: number / of_domains for name, number in shard.domains.items()}
         cards.append(card)
-    return PathList(object="list", model=model.name, data=cards)
+    return p.PathList(object="list", model=model.name, data=cards)
 
 
 def route_response(
     service: Service, served: ServedRelease, ids: np.ndarray, choice: PathChoice, seconds: float
-) -> RouteResponse:
+) -> p.RouteResponse:
     """Where a prompt, int32 [tokens], was routed, in so many seconds."""
     scores = None
     if choice.scores is not None:
         scores = [
-            PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
+            p.PathScore(path=path, score=float(choice.scores[path])) for path in choice.ranking()
         ]
     num_routed = min(len(without_start(ids, service.edges.start)), service.prefix_tokens)
-    return RouteResponse(
+    return p.RouteResponse(
         path=choice.path,
         modules=list(choice.modules),
         scores=scores,
@@ -115,7 +106,7 @@ def route_response(
     )
 
 
-def readiness(service: Service, paths: PathAdmission) -> HealthReply:
+def readiness(service: Service, paths: PathAdmission) -> p.HealthReply:
     """Whether requests are taken, and the paths whose bytes are not whole."""
     served = service.releases.current
     here = {path: served.modules_of(path) for path in service.paths_of(served)}
@@ -127,7 +118,7 @@ def readiness(service: Service, paths: PathAdmission) -> HealthReply:
         if (why := service.health.problem_of(modules))
     }
     detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
-    return HealthReply(status=problem or "ready", detail=detail)
+    return p.HealthReply(status=problem or "ready", detail=detail)
 
 
 @functools.cache

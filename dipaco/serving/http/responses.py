@@ -11,25 +11,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from dipaco.serving.http import protocol as p
 from dipaco.serving.http.answer import Answer, AnswerEvent, joined
 from dipaco.serving.http.errors import api_error_of
-from dipaco.serving.http.protocol import (
-    AssistantMessage,
-    ChatChoice,
-    ChatChunk,
-    ChatChunkChoice,
-    ChatCompletion,
-    ChatLogprobs,
-    ChatRequest,
-    Completion,
-    CompletionChoice,
-    CompletionLogprobs,
-    CompletionRequest,
-    StreamOptions,
-    TokenLogprob,
-    TopLogprob,
-    Usage,
-)
 from dipaco.serving.text import WrittenToken, shown
 
 END = b"data: [DONE]\n\n"
@@ -41,10 +25,10 @@ Sent = AsyncGenerator[bytes]
 class AnswerFormat(Protocol):
     """The format of an answer for one endpoint."""
 
-    def whole(self, choices: Events, usage: Usage) -> msgspec.Struct: ...
+    def whole(self, choices: Events, usage: p.Usage) -> msgspec.Struct: ...
 
     def server_sent(
-        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+        self, answer: Answer, first: Events, later: Later, wanted: p.StreamOptions
     ) -> Sent:
         """The server-sent events. An error after the first one is sent as the last."""
 
@@ -53,10 +37,10 @@ class _ChunkFormat(AnswerFormat, Protocol):
     """A stream is chunks of text, and ends with a mark."""
 
     def opening(self, num_choices: int) -> msgspec.Struct | None: ...
-    def chunk(self, events: Events, usage: Usage | None = None) -> Completion | ChatChunk: ...
+    def chunk(self, events: Events, usage: p.Usage | None = None) -> p.Completion | p.ChatChunk: ...
 
     async def server_sent(
-        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+        self, answer: Answer, first: Events, later: Later, wanted: p.StreamOptions
     ) -> Sent:
         has_usage_so_far = wanted.include_usage and wanted.continuous_usage_stats
 
@@ -82,16 +66,16 @@ class _ChunkFormat(AnswerFormat, Protocol):
 class CompletionFormat(_ChunkFormat):
     """/v1/completions."""
 
-    def __init__(self, body: CompletionRequest, release: str):
+    def __init__(self, body: p.CompletionRequest, release: str):
         self._head = _head("cmpl", body.model, release)
         self._num_logprobs = body.logprobs
 
     def opening(self, num_choices: int) -> None:
         """A completion starts with its first text."""
 
-    def chunk(self, events: Events, usage: Usage | None = None) -> Completion:
+    def chunk(self, events: Events, usage: p.Usage | None = None) -> p.Completion:
         choices = [
-            CompletionChoice(
+            p.CompletionChoice(
                 index=event.index,
                 text=event.text,
                 logprobs=self._logprobs(event.tokens),
@@ -100,16 +84,16 @@ class CompletionFormat(_ChunkFormat):
             )
             for event in events
         ]
-        return Completion(object="text_completion", choices=choices, usage=usage, **self._head)
+        return p.Completion(object="text_completion", choices=choices, usage=usage, **self._head)
 
-    def whole(self, choices: Events, usage: Usage) -> Completion:
+    def whole(self, choices: Events, usage: p.Usage) -> p.Completion:
         return self.chunk(choices, usage)
 
-    def _logprobs(self, tokens: list[WrittenToken]) -> CompletionLogprobs | None:
+    def _logprobs(self, tokens: list[WrittenToken]) -> p.CompletionLogprobs | None:
         if self._num_logprobs is None:
             return None
         tops = [_tops(token) for token in tokens] if self._num_logprobs else None
-        return CompletionLogprobs(
+        return p.CompletionLogprobs(
             tokens=[shown(token.text) for token in tokens],
             token_logprobs=[token.logprob for token in tokens],
             top_logprobs=tops,
@@ -128,36 +112,40 @@ def _tops(token: WrittenToken) -> dict[str, float] | None:
 class ChatFormat(_ChunkFormat):
     """/v1/chat/completions."""
 
-    def __init__(self, body: ChatRequest, release: str):
+    def __init__(self, body: p.ChatRequest, release: str):
         self._head = _head("chatcmpl", body.model, release)
         self._has_logprobs = bool(body.logprobs)
 
-    def opening(self, num_choices: int) -> ChatChunk:
+    def opening(self, num_choices: int) -> p.ChatChunk:
         """The role, before any text."""
-        delta = AssistantMessage(role="assistant", content="")
+        delta = p.AssistantMessage(role="assistant", content="")
         rest: dict[str, Any] = dict.fromkeys(("logprobs", "finish_reason", "path"))
-        choices = [ChatChunkChoice(index=i, delta=delta, **rest) for i in range(num_choices)]
+        choices = [p.ChatChunkChoice(index=i, delta=delta, **rest) for i in range(num_choices)]
         return self._chunk(choices)
 
-    def chunk(self, events: Events, usage: Usage | None = None) -> ChatChunk:
+    def chunk(self, events: Events, usage: p.Usage | None = None) -> p.ChatChunk:
         deltas = [
-            ChatChunkChoice(delta=AssistantMessage(content=event.text or None), **self._of(event))
+            p.ChatChunkChoice(
+                delta=p.AssistantMessage(content=event.text or None), **self._of(event)
+            )
             for event in events
         ]
         return self._chunk(deltas, usage)
 
-    def whole(self, choices: Events, usage: Usage) -> ChatCompletion:
+    def whole(self, choices: Events, usage: p.Usage) -> p.ChatCompletion:
         messages = [
-            ChatChoice(
-                message=AssistantMessage(role="assistant", content=event.text), **self._of(event)
+            p.ChatChoice(
+                message=p.AssistantMessage(role="assistant", content=event.text), **self._of(event)
             )
             for event in choices
         ]
-        return ChatCompletion(object="chat.completion", choices=messages, usage=usage, **self._head)
+        return p.ChatCompletion(
+            object="chat.completion", choices=messages, usage=usage, **self._head
+        )
 
-    def _chunk(self, deltas: list[ChatChunkChoice], usage: Usage | None = None) -> ChatChunk:
+    def _chunk(self, deltas: list[p.ChatChunkChoice], usage: p.Usage | None = None) -> p.ChatChunk:
         kind = "chat.completion.chunk"
-        return ChatChunk(object=kind, choices=deltas, usage=usage, **self._head)
+        return p.ChatChunk(object=kind, choices=deltas, usage=usage, **self._head)
 
     def _of(self, event: AnswerEvent) -> dict[str, Any]:
         return {
@@ -167,27 +155,27 @@ class ChatFormat(_ChunkFormat):
             "path": event.path,
         }
 
-    def _logprobs(self, tokens: list[WrittenToken]) -> ChatLogprobs | None:
+    def _logprobs(self, tokens: list[WrittenToken]) -> p.ChatLogprobs | None:
         if not self._has_logprobs:
             return None
         content = [
-            TokenLogprob(
+            p.TokenLogprob(
                 **_told(token.text, token.logprob or 0.0),
-                top_logprobs=[TopLogprob(**_told(*each)) for each in token.top],
+                top_logprobs=[p.TopLogprob(**_told(*each)) for each in token.top],
             )
             for token in tokens
         ]
-        return ChatLogprobs(content=content)
+        return p.ChatLogprobs(content=content)
 
 
 def _told(token: bytes, logprob: float) -> dict[str, Any]:
     return {"token": shown(token), "logprob": logprob, "bytes": list(token)}
 
 
-def usage_of(answer: Answer) -> Usage:
+def usage_of(answer: Answer) -> p.Usage:
     """The tokens read and generated so far."""
     prompt, completion = answer.prompt_tokens, answer.completion_tokens
-    return Usage(
+    return p.Usage(
         prompt_tokens=prompt, completion_tokens=completion, total_tokens=prompt + completion
     )
 
@@ -235,7 +223,7 @@ async def send_stream(
     request: Request,
     answer: Answer,
     answer_format: AnswerFormat,
-    options: StreamOptions | None,
+    options: p.StreamOptions | None,
     on_hang_up: Callable[[], object],
 ) -> Response:
     """A response that sends each event as it comes.
@@ -249,7 +237,7 @@ async def send_stream(
     except BaseException:
         answer.close()
         raise
-    content = answer_format.server_sent(answer, first, events, options or StreamOptions())
+    content = answer_format.server_sent(answer, first, events, options or p.StreamOptions())
     return ClosingStream(
         content, answer.close, on_hang_up, media_type="text/event-stream", headers=STREAM_HEADERS
     )

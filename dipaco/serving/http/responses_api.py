@@ -9,25 +9,15 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
+from dipaco.serving.http import protocol as p
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.errors import ApiError, api_error_of
-from dipaco.serving.http.protocol import (
-    ChatMessage,
-    ChatRequest,
-    CommonRequest,
-    JsonSchema,
-    ObjectFormat,
-    SchemaFormat,
-    StreamOptions,
-    TextFormat,
-    Usage,
-)
 from dipaco.serving.http.responses import Events, Later, Sent, event_bytes, usage_of
 
 STATE = ("previous_response_id", "conversation", "store", "background")
 
 
-class InputMessage(ChatMessage, kw_only=True):
+class InputMessage(p.ChatMessage, kw_only=True):
     """One message of a conversation. An earlier answer comes back as it was sent."""
 
     type: Literal["message"] | None = None
@@ -36,18 +26,18 @@ class InputMessage(ChatMessage, kw_only=True):
     phase: str | None = None
 
 
-class NamedSchema(JsonSchema, tag="json_schema", tag_field="type"):
+class NamedSchema(p.JsonSchema, tag="json_schema", tag_field="type"):
     """JSON that obeys a schema."""
 
 
 class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     """The format of an answer."""
 
-    format: TextFormat | ObjectFormat | NamedSchema | None = None
+    format: p.TextFormat | p.ObjectFormat | NamedSchema | None = None
     verbosity: Literal["medium"] | None = None
 
 
-class ResponsesRequest(CommonRequest, kw_only=True):
+class ResponsesRequest(p.CommonRequest, kw_only=True):
     """POST /v1/responses."""
 
     input: str | Annotated[list[InputMessage], Meta(min_length=1)]
@@ -115,7 +105,7 @@ class ResponsesReply(Struct, kw_only=True):
     tools: list[Any] = []
 
 
-def chat_of(body: ResponsesRequest) -> ChatRequest:
+def chat_of(body: ResponsesRequest) -> p.ChatRequest:
     """The same request as a chat. Raises `ApiError` if it needs what is not kept."""
     for name in STATE:
         check_stateless(name, getattr(body, name))
@@ -127,11 +117,11 @@ def chat_of(body: ResponsesRequest) -> ChatRequest:
         given = [InputMessage(role="user", content=given)]
     if body.instructions:
         given = [InputMessage(role="system", content=body.instructions), *given]
-    common = {name: getattr(body, name) for name in CommonRequest.__struct_fields__}
+    common = {name: getattr(body, name) for name in p.CommonRequest.__struct_fields__}
     if body.text is not None and (wanted := body.text.format) is not None:
         is_schema = isinstance(wanted, NamedSchema)
-        common["response_format"] = SchemaFormat(json_schema=wanted) if is_schema else wanted
-    return ChatRequest(
+        common["response_format"] = p.SchemaFormat(json_schema=wanted) if is_schema else wanted
+    return p.ChatRequest(
         **common,
         messages=list(given),
         max_tokens=body.max_output_tokens,
@@ -162,7 +152,7 @@ class ResponsesFormat:
             id=f"msg_{uuid.uuid4().hex}", status="in_progress", content=[]
         )
 
-    def whole(self, choices: Events, usage: Usage) -> ResponsesReply:
+    def whole(self, choices: Events, usage: p.Usage) -> ResponsesReply:
         (event,) = choices
         status = "completed" if event.finish_reason == "stop" else "incomplete"
         content = [OutputText(text=event.text)]
@@ -184,7 +174,7 @@ class ResponsesFormat:
         )
 
     async def server_sent(
-        self, answer: Answer, first: Events, later: Later, wanted: StreamOptions
+        self, answer: Answer, first: Events, later: Later, wanted: p.StreamOptions
     ) -> Sent:
         """The events of a stream, the last of which has the whole answer, or what went wrong."""
         numbers = itertools.count()

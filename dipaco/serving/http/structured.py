@@ -51,12 +51,8 @@ class SchemaCompiler:
             grammar = await self._newly_compiled(wanted, client)
         if grammar.problem:
             sentence = " ".join(grammar.problem.split())[:500].rstrip(".")
-            raise ApiError(
-                400,
-                f"The JSON schema cannot be used: {sentence}. Change the schema.",
-                param=wanted.param,
-                code="invalid_json_schema",
-            )
+            problem = f"The JSON schema cannot be used: {sentence}. Change the schema."
+            raise ApiError(400, problem, param=wanted.param, code="invalid_json_schema")
         return grammar
 
     async def _newly_compiled(self, wanted: WantedSchema, client: str) -> Grammar:
@@ -74,10 +70,7 @@ class SchemaCompiler:
                 retry_after_seconds=5,
             ) from error
         except ImportError as error:
-            raise ApiError(
-                400,
-                "This server cannot make structured output: the package `llguidance` is not "
-                "installed there. Leave `response_format` out.",
-                param="response_format",
-                code="not_installed",
-            ) from error
+            problem = "This server cannot make structured output: the package `llguidance` is not"
+            problem += " installed there. Leave `response_format` out."
+            param = "response_format"
+            raise ApiError(400, problem, param=param, code="not_installed") from error
