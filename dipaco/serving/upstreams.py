@@ -11,6 +11,7 @@ engine and of its loop.
 """
 
 import asyncio
+import re
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from dipaco.errors import needs_extra
+from dipaco.errors import needs_extra, one_line
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.loop import LoopStats
 from dipaco.serving.decoding.request_queue import GenerationRequest, OnItems, Stream
@@ -52,13 +53,14 @@ _File = dict[str | int, str | _Given | Annotated[list[_Given], msgspec.Meta(min_
 
 
 ROUTER = "router"  # the key of a router.json, and no path
+NUMBER = re.compile(r"\{path(?::(0?\d?d))?\}")  # stands for a path in the name of a model
 
 
 class ExportedRouter(msgspec.Struct):
     """The fields of a router.json that are read here."""
 
     arm: str
-    phase: int
+    phase: Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
     release: str
     rule: str
 
@@ -126,7 +128,8 @@ def _read(file: Path) -> _File:
             import yaml  # noqa: F401 - msgspec imports it
         return msgspec.yaml.decode(content, type=_File)
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
-        raise BadUpstreams(file=file, problem=error) from error
+        problem = f'{one_line(error)}. Its lines are such as `0-63: {{url: "http://HOST:8000"}}`'
+        raise BadUpstreams(file=file, problem=problem) from error
 
 
 def read_router(file: Path, run: Run, arm: str, phase: int | None) -> ExportedRouter | None:
@@ -137,8 +140,9 @@ def read_router(file: Path, run: Run, arm: str, phase: int | None) -> ExportedRo
         return None
     try:
         exported = msgspec.json.decode((file.parent / named).read_bytes(), type=ExportedRouter)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise BadUpstreams(file=file, problem=f"its router {named}: {error}") from error
+    except (OSError, ValueError, msgspec.MsgspecError) as error:
+        problem = f"its router {named}: {one_line(error)}"
+        raise BadUpstreams(file=file, problem=problem) from error
     of = f"its router {named} is of `{exported.arm}` at phase {exported.phase}"
     if (exported.arm, exported.phase) != (arm, exported.phase if phase is None else phase):
         raise BadUpstreams(file=file, problem=f"{of}, and `--arm` or `--phase` is another")
@@ -171,17 +175,33 @@ def read_targets(file: Path, name: str, num_paths: int) -> dict[int, list[Target
                 refuse(f"there is no path {path}, the last is {num_paths - 1}")
             for each in value if isinstance(value, list) else [value]:
                 url = each.url.rstrip("/").removesuffix("/v1")
-                if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).netloc:
+                if not _is_address(url):
                     refuse(f"`{each.url}` is no address such as http://HOST:8000")
-                try:
-                    model = (each.model or f"{name}/path_{{path:04d}}").format(path=path)
-                except (LookupError, ValueError) as error:
-                    refuse(f"`{each.model}` is no name of a model with {{path}} in it ({error})")
+                if not (each.key or "").isprintable():
+                    refuse(f"a key has characters that no header may have: {each.key!a}")
+                model = _model_of(path, each.model or "")
+                if "{" in model or "}" in model:
+                    refuse(f"`{each.model}` is no name of a model such as mine-{{path}}")
+                model = model or f"{name}/path_{path:04d}"
                 server = servers.setdefault((url, each.key), Server(url, each.key))
-                targets[path].append(Target(server, model, each.model is None))
+                targets[path].append(Target(server, model, not each.model))
     if without := [path for path, of_path in targets.items() if not of_path]:
         refuse(f"paths {listed(without)} have none")
     return targets
+
+
+def _model_of(path: int, name: str) -> str:
+    return NUMBER.sub(lambda found: format(path, found[1] or ""), name)
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        has_port = parts.port != 0  # Raises for one that is no port.
+    except ValueError:
+        return False
+    is_http = parts.scheme in ("http", "https") and bool(parts.hostname)
+    return is_http and has_port and not re.search(r"[\s?#]", url)
 
 
 class _NoPaths(PathCache):

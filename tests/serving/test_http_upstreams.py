@@ -377,7 +377,7 @@ def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, r
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ("0-3: [", "while parsing|expected"),
+        ("0-3: [", "while parsing a flow node"),
         ("0-3: {url: http://x, name: y}", "unknown field `name`"),
         ("0-3: {model: y}", "missing required field `url`"),
         ("0-3: []", "length >= 1"),
@@ -386,13 +386,23 @@ def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, r
         ("a: {url: http://x}", "`a` is not a list of paths"),
         ("0-3: http://x", "`0-3` has `http://x`, and a path has {url"),
         ("0-3: {url: localhost:8000}", "`localhost:8000` is no address"),
-        ("0-3: {url: http://x, model: '{number}'}", "no name of a model with {path}"),
+        ("0-3: {url: 'http://[::1'}", "no address"),
+        ("0-3: {url: 'http://[zz]:80'}", "no address"),
+        ("0-3: {url: 'http://x:99999'}", "no address"),
+        ("0-3: {url: 'http://x:80?a=b'}", "no address"),
+        ("0-3: {url: http://x, model: '{number}'}", "no name of a model"),
+        ("0-3: {url: http://x, model: 'm{path.real.y}'}", "no name of a model"),
+        ("0-3: {url: http://x, model: 'm{path[0]}'}", "no name of a model"),
+        ("0-3: {url: http://x, model: '{path:999999999999}'}", "no name of a model"),
+        ('0-3: {url: http://x, key: "a\\nb"}', "a key has characters"),
+        ("", "such as `0-63"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, given, problem):
     (tmp_path / "file.yaml").write_text(given)
-    with pytest.raises(BadUpstreams, match=problem):
+    with pytest.raises(BadUpstreams, match=problem) as told:
         read_targets(tmp_path / "file.yaml", "toy", 4)
+    assert "\n" not in str(told.value)
 
 
 def test_an_exported_router_pins_its_release_and_one_of_another_is_refused(tiny, tmp_path):
@@ -403,6 +413,14 @@ def test_an_exported_router_pins_its_release_and_one_of_another_is_refused(tiny,
     with reading(tiny.folder) as run:
         with pytest.raises(BadUpstreams, match=r"its router out/router.json: .*No such file"):
             read_router(file, run, "modular", None)
+        for content in (b'{"arm": "\xff"}', b'{"arm": "modular", "phase": 18446744073709551616}'):
+            exported.write_bytes(content)
+            with pytest.raises(BadUpstreams, match=r"its router out/router.json: "):
+                read_router(file, run, "modular", None)
+        file.write_text('router: "a\\0b"')
+        with pytest.raises(BadUpstreams, match="its router"):
+            read_router(file, run, "modular", None)
+        file.write_text("router: out/router.json\n0-3: {url: http://x}")
         digest = run.ledger.facts.release("modular", 1).digest
         facts = {"arm": "modular", "phase": 1, "release": digest, "rule": "features", "kind": "x"}
         exported.write_text(json.dumps(facts))
@@ -421,13 +439,13 @@ def test_an_exported_router_pins_its_release_and_one_of_another_is_refused(tiny,
 def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
     (tmp_path / "file.json").write_text(
         '{"0,2-3": {"url": "http://x/v1/"}, "1": [{"url": "http://x", "model": "m{path}"}],'
-        '"3": {"url": "http://y", "key": "k"}}'
+        '"3": [{"url": "http://y", "key": "k"}, {"url": "http://x", "model": "{path:03d}"}]}'
     )
-    targets = read_targets(tmp_path / "file.json", "toy", 4)
+    targets = read_targets(tmp_path / "file.json", "{toy}", 4)
     names = {path: [each.model for each in of_path] for path, of_path in targets.items()}
-    assert names[0] == ["toy/path_0000"]
+    assert names[0] == ["{toy}/path_0000"]
     assert names[1] == ["m1"]
-    assert names[3] == ["toy/path_0003"] * 2
+    assert names[3] == ["{toy}/path_0003", "{toy}/path_0003", "003"]
     assert targets[0][0].server is targets[1][0].server
     assert targets[3][1].server.headers == {"Authorization": "Bearer k"}
 
