@@ -88,9 +88,8 @@ def generate(
         prompt_tokens_per_iteration=config.max_length,
     )
     prepared = prepare(config, parts)
-    loop = Loop(
-        config, lambda *_: contextlib.nullcontext(prepared), limits=limits, grammars=grammars
-    )
+    given = contextlib.nullcontext(prepared)
+    loop = Loop(config, lambda *_: given, limits=limits, grammars=grammars)
     stream = loop.submit(
         GenerationRequest(
             prompt_ids=tuple(prompt_ids),

@@ -102,9 +102,8 @@ class PathChoice(NamedTuple):
 
     path: int
     modules: tuple[str, ...]
-    scores: (
-        np.ndarray | None
-    )  # [P] by features or, in nats, by likelihood: minus infinity = not read
+    # [P] by features or, in nats, by likelihood: minus infinity = not read.
+    scores: np.ndarray | None
     rule: str = FEATURES  # scores are made by it
 
     def ranking(self) -> list[int]:

@@ -107,7 +107,6 @@ class ClientPlaces:
         has_share = num_clients > 1 and self._held[client] + number <= places // num_clients
         if is_free or has_share:
             self._held[client] += number
-        self._held += Counter()  # drops zeros
         return is_free or has_share
 
     @contextlib.contextmanager

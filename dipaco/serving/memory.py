@@ -59,10 +59,8 @@ def memory_budget(
     more = min((READ_AT_ONCE - 1) * one_path, (left - one_path) // READING_PART)
     reading, left = reading + more, left - more
     if path_bytes is not None and path_bytes > left:
-        hint = (
-            f" {limits.rows} rows take {rows:,} of the {budget:,} bytes that rows and paths may "
-            f"take together."
-        )
+        together = f"{rows:,} of the {budget:,} bytes that rows and paths may take together"
+        hint = f" {limits.rows} rows take {together}."
         expected = f"at most {left:,} bytes"
         raise BadSetting(name="--path-bytes", value=path_bytes, expected=expected, hint=hint)
     return MemoryBudget(left if path_bytes is None else path_bytes, reading)

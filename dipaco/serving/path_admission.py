@@ -142,8 +142,8 @@ class PathAdmission:
             if request.pin.done():
                 self._waiting.remove(request.client, request)
                 continue
-            is_full = True
-            if _is_starved(request, now):
+            is_full, since = True, request.without_room_since
+            if since is not None and now - since > STARVED_SECONDS:
                 break  # those whose path needs no room would starve it
         self._set_timer()
 
@@ -165,8 +165,3 @@ class PathAdmission:
     def _try_again(self) -> None:
         self._retry = None
         self._give_room()
-
-
-def _is_starved(request: _RoomRequest, now: float) -> bool:
-    since = request.without_room_since
-    return since is not None and now - since > STARVED_SECONDS

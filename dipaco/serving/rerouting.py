@@ -44,13 +44,10 @@ class Rerouter:
 
     def programs(self) -> list[WarmUpProgram]:
         """The programs for texts of every length."""
-        return [
-            WarmUpProgram(
-                f"re-routing of {size} tokens",
-                functools.partial(self.next_path, np.zeros(size, np.int32)),
-            )
-            for size in self._sizes
-        ]
+        texts = [np.zeros(size, np.int32) for size in self._sizes]
+        runs = [functools.partial(self.next_path, text) for text in texts]
+        names = [f"re-routing of {size} tokens" for size in self._sizes]
+        return list(map(WarmUpProgram, names, runs))
 
     def next_path(self, text: np.ndarray) -> int:
         """The path that continues a text, int32 [tokens], of one token to a full context."""

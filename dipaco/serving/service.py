@@ -146,14 +146,9 @@ class Service:
         self.models.add_router, self.models.preload = self._add_router, self._preload
         self._without_rerouter: set[str] = set()  # releases whose own cannot be used
         self._load_new_rerouter(run)
-        self.follower = ReleaseFollower(
-            folder,
-            self.models,
-            self.health,
-            self.say,
-            self._load_new_rerouter,
-            settings.paths if self._holds_parts else (),
-        )
+        read = settings.paths if self._holds_parts else ()
+        given = self.models, self.health, self.say, self._load_new_rerouter, read
+        self.follower = ReleaseFollower(folder, *given)
 
     def __enter__(self) -> "Service":
         return self
@@ -171,10 +166,8 @@ class Service:
         rerouters = {} if self.dispatcher is None else self.dispatcher.rerouters
         is_said = self.releases.current.digest in self._without_rerouter
         if self.settings.reroute_every and not rerouters and not is_said:
-            self.say(
-                "texts are re-routed by the document router: this release has no router that was "
-                "trained for it (`reroute.every`)"
-            )
+            how = "this release has no router that was trained for it (`reroute.every`)"
+            self.say(f"texts are re-routed by the document router: {how}")
         programs = [] if self.dispatcher is None else self.dispatcher.programs()
         self.engine.start(self.releases.current, warm_up or WarmUp(), programs)
         is_pinned = self.settings.phase is not None
@@ -222,9 +215,8 @@ class Service:
                 WarmUp().run(rerouter.programs())
         except (ObjectMissing, ObjectDamaged, TooManyMaps) as error:
             self._without_rerouter.add(served.digest)
-            self.say(
-                f"the document router re-routes the texts of this release, until a restart: {error}"
-            )
+            told = "the document router re-routes the texts of this release, until a restart"
+            self.say(f"{told}: {error}")
             return
         if rerouter is not None:
             dispatcher.rerouters = {served.digest: rerouter}

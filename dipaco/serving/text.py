@@ -136,11 +136,8 @@ class StopStrings:
         for end, character in enumerate(text, num_before + 1):
             self._read(character)
             # The one that completes first wins, as if characters came one by one. Else the longest.
-            met = [
-                number
-                for (stop, _), number in zip(self._stops, self._begun, strict=True)
-                if number == len(stop)
-            ]
+            begun = zip(self._stops, self._begun, strict=True)
+            met = [number for (stop, _), number in begun if number == len(stop)]
             if met:
                 self.is_met = True
                 certain, self._held = self._held[: end - max(met)], ""

@@ -273,14 +273,12 @@ class Upstreams:
         the fewest requests first. Of equals, the same prompt finds the same one first, which may
         have its beginning cached.
         """
-        return sorted(
-            self._targets[path],
-            key=lambda target: (
-                target.problem is not None,
-                target.server.num_open,
-                hash((target.server.url, prompt)),
-            ),
-        )
+
+        def rank(target: Target) -> tuple[bool, int, int]:
+            server = target.server
+            return target.problem is not None, server.num_open, hash((server.url, prompt))
+
+        return sorted(self._targets[path], key=rank)
 
     @property
     def problem(self) -> str | None:

@@ -330,11 +330,8 @@ class Mixer:
     @property
     def stack_bytes(self) -> int:
         """Bytes of the stacks of a release."""
-        return sum(
-            level.stack_bytes
-            for level in self.levels
-            if any(is_stacked(level, shape) for shape in self.shapes)
-        )
+        stacked = [n for n in self.levels if any(is_stacked(n, shape) for shape in self.shapes)]
+        return sum(level.stack_bytes for level in stacked)
 
     def divide(self, batches: Mapping[PathKey, Batch]) -> list[DecodeStep]:
         """The steps of all batches with rows."""
@@ -393,10 +390,8 @@ class Mixer:
         for batch, needed in zip(batches, slots, strict=True):
             by_slots.setdefault(needed, []).append(batch)
         if 1 < len(by_slots) < len(batches):
-            apart = [
-                self._timed(kind, alike, [needed] * len(alike))
-                for needed, alike in by_slots.items()
-            ]
+            items = by_slots.items()
+            apart = [self._timed(kind, alike, [needed] * len(alike)) for needed, alike in items]
             if sum(each for each, _ in apart) < seconds:
                 return [step for _, each in apart for step in each]
         return steps

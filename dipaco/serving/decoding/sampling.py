@@ -94,8 +94,8 @@ def stack_settings(
 ) -> RowSettings:
     """The settings of several rows as arrays. `stops` and `prompt_lengths` belong to the first."""
 
-    def floats(field):
-        return np.array([getattr(row, field) for row in settings], np.float32)
+    def column(field, dtype=np.float32):
+        return np.array([getattr(row, field) for row in settings], dtype)
 
     stop_ids_BM, shortest_B = stack_stops(stops, len(settings))
     prompt_B = np.zeros(len(settings), np.int32)
@@ -109,17 +109,17 @@ def stack_settings(
     return RowSettings(
         stop_ids_BM=stop_ids_BM,
         shortest_B=shortest_B,
-        presence_B=floats("presence_penalty"),
-        frequency_B=floats("frequency_penalty"),
+        presence_B=column("presence_penalty"),
+        frequency_B=column("frequency_penalty"),
         prompt_B=prompt_B,
         bias_ids_BM=bias_ids_BM,
         bias_BM=bias_BM,
         allowed_BW=all_allowed(len(settings), 0) if allowed_BW is None else allowed_BW,
-        temperature_B=floats("temperature"),
-        top_k_B=np.array([row.top_k for row in settings], np.int32),
-        top_p_B=floats("top_p"),
-        min_p_B=floats("min_p"),
-        penalty_B=floats("repetition_penalty"),
+        temperature_B=column("temperature"),
+        top_k_B=column("top_k", np.int32),
+        top_p_B=column("top_p"),
+        min_p_B=column("min_p"),
+        penalty_B=column("repetition_penalty"),
     )
 
 
@@ -189,12 +189,8 @@ def sample(
     is_penalised_B = (rows.presence_B != 0) | (rows.frequency_B != 0)
     logits_BV = changed(logits_BV, is_penalised_B, _penalise_made, rows, *text)
     greedy_B = likeliest(logits_BV)
-    drawn_B = lax.cond(
-        jnp.any(rows.temperature_B > 0),
-        lambda: _draw(logits_BV, rows, uniforms_BU),
-        lambda: greedy_B,
-    )
-    return jnp.where(rows.temperature_B > 0, drawn_B, greedy_B)
+    draws_B, draw = rows.temperature_B > 0, lambda: _draw(logits_BV, rows, uniforms_BU)
+    return jnp.where(draws_B, lax.cond(jnp.any(draws_B), draw, lambda: greedy_B), greedy_B)
 
 
 def likeliest(logits_BV: jax.Array) -> jax.Array:

@@ -211,11 +211,8 @@ class _Application:
         given = key.strip(" \t").encode("latin-1")  # the header's bytes
         matches = [hmac.compare_digest(given, known) for known in self._keys]
         if scheme.lower() != "bearer" or not any(matches):
-            raise ApiError(
-                401,
-                "Incorrect API key provided. Send a known one: `Authorization: Bearer KEY`.",
-                code="invalid_api_key",
-            )
+            problem = "Incorrect API key provided. Send a known one: `Authorization: Bearer KEY`."
+            raise ApiError(401, problem, code="invalid_api_key")
         request.scope[KEY] = f"{API_KEY}{matches.index(True)}"
 
     async def _no_route(self, request: Request, error: Exception) -> Response:

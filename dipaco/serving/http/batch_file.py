@@ -113,13 +113,8 @@ async def _asked(app: ASGIApp, line: InputLine) -> dict[str, Any]:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {
-        "type": "http",
-        "method": line.method,
-        "path": line.url,
-        "headers": [(b"content-type", b"application/json")],
-        "query_string": b"",
-    }
+    scope: dict[str, Any] = {"type": "http", "method": line.method, "path": line.url}
+    scope |= {"headers": [(b"content-type", b"application/json")], "query_string": b""}
     await app(scope, receive, send)
     request_id = dict(sent[0]["headers"])[b"x-request-id"].decode()
     content = Raw(b"".join(message.get("body", b"") for message in sent))

@@ -112,11 +112,8 @@ def readiness(service: Service, paths: PathAdmission) -> p.HealthReply:
     here = {path: served.modules_of(path) for path in service.paths_of(served)}
     can_serve = any(paths.problem_of(modules) is None for modules in here.values())
     problem = service.loop.problem or (None if can_serve else "no path can be served")
-    broken = {
-        str(path): why
-        for path, modules in here.items()
-        if (why := service.health.problem_of(modules))
-    }
+    problem_of = service.health.problem_of
+    broken = {str(path): why for path, modules in here.items() if (why := problem_of(modules))}
     detail = {"release_phase": served.release.phase, "paths_not_whole": broken}
     return p.HealthReply(status=problem or "ready", detail=detail)
 

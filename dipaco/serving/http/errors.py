@@ -10,19 +10,7 @@ import msgspec.inspect as types
 
 from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.runs.errors import NotAllPaths
-from dipaco.serving.errors import (
-    ContextTooLong,
-    EmptyPrompt,
-    GrammarFailed,
-    LoopStopping,
-    NoGrammar,
-    NoRoomForPath,
-    NoSuchModel,
-    NoUpstream,
-    PathCacheTooSmall,
-    PathElsewhere,
-    QueueFull,
-)
+from dipaco.serving import errors
 from dipaco.serving.http.protocol import ErrorDetail, ErrorResponse
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
 
@@ -67,21 +55,21 @@ class ApiError(Exception):
 
 # Kind of error -> status of its response, and the fields beside its message.
 RESPONSES: dict[type[DipacoError], tuple[int, dict[str, Any]]] = {
-    QueueFull: (429, {"code": "queue_full", "retry_after_seconds": 1}),
-    LoopStopping: (503, {"code": "stopping", "retry_after_seconds": 5}),
-    NoUpstream: (503, {"code": "no_upstream", "retry_after_seconds": 5}),
+    errors.QueueFull: (429, {"code": "queue_full", "retry_after_seconds": 1}),
+    errors.LoopStopping: (503, {"code": "stopping", "retry_after_seconds": 5}),
+    errors.NoUpstream: (503, {"code": "no_upstream", "retry_after_seconds": 5}),
     NotAllPaths: (503, {"param": "prompt", "code": "path_not_whole"}),
     ObjectMissing: (503, {"param": "path", "code": "path_not_whole"}),
     ObjectDamaged: (503, {"param": "path", "code": "path_not_whole"}),
     StoreFault: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
-    NoRoomForPath: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
-    PathCacheTooSmall: (503, {"param": "path", "code": "path_too_large"}),
-    PathElsewhere: (404, {"param": "model", "code": "path_elsewhere"}),
-    NoSuchModel: (404, {"param": "model", "code": "model_not_found"}),
-    GrammarFailed: (400, {"param": "response_format", "code": "grammar_failed"}),
-    NoGrammar: (400, {"param": "response_format", "code": "no_structured_output"}),
-    EmptyPrompt: (400, {"param": "prompt"}),
-    ContextTooLong: (400, {"param": "prompt", "code": "context_length_exceeded"}),
+    errors.NoRoomForPath: (503, {"code": "path_not_there", "retry_after_seconds": 5}),
+    errors.PathCacheTooSmall: (503, {"param": "path", "code": "path_too_large"}),
+    errors.PathElsewhere: (404, {"param": "model", "code": "path_elsewhere"}),
+    errors.NoSuchModel: (404, {"param": "model", "code": "model_not_found"}),
+    errors.GrammarFailed: (400, {"param": "response_format", "code": "grammar_failed"}),
+    errors.NoGrammar: (400, {"param": "response_format", "code": "no_structured_output"}),
+    errors.EmptyPrompt: (400, {"param": "prompt"}),
+    errors.ContextTooLong: (400, {"param": "prompt", "code": "context_length_exceeded"}),
     NoSuchPath: (400, {"param": "path", "code": "no_such_path"}),
 }
 

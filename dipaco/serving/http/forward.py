@@ -100,18 +100,10 @@ class Forwarder:
             begun = self._begun(request, client, body, decode(content, dict[str, msgspec.Raw]))
             relay = await while_connected(request, begun)
             relay.hold(places.pop_all())
-        headers = {
-            name: value
-            for name, value in relay.response.headers.items()
-            if name.lower() not in NOT_SENT_BACK
-        }
-        return ClosingStream(
-            relay.content(),
-            relay.close,
-            self._metrics.hang_ups.inc,
-            status_code=relay.response.status,
-            headers=headers,
-        )
+        status, came = relay.response.status, relay.response.headers.items()
+        headers = {name: value for name, value in came if name.lower() not in NOT_SENT_BACK}
+        parts = relay.content(), relay.close, self._metrics.hang_ups.inc
+        return ClosingStream(*parts, status_code=status, headers=headers)
 
     async def _begun(
         self, request: Request, client: str, body: _RoutedFields, fields: Mapping[str, msgspec.Raw]
@@ -148,18 +140,16 @@ class Forwarder:
         if target.is_cell and client.startswith(API_KEY):  # A cell sees the router's key alone.
             salt = f"{client} {bytes(fields.get('cache_salt', b'')).decode()}"
             sent["cache_salt"] = msgspec.Raw(msgspec.json.encode(salt))
-        headers = {
-            name: value for name, value in request.headers.items() if name not in NOT_SENT_ON
-        }
+        came = request.headers.items()
+        headers = {name: value for name, value in came if name not in NOT_SENT_ON}
+        headers |= target.server.headers
         url = target.server.url + request.url.path.rstrip("/")
         with contextlib.ExitStack() as held:
             target.server.num_open += 1
             held.callback(_give_back, target)
+            content = msgspec.json.encode(sent)
             response = await self._upstreams.open().post(
-                url,
-                data=msgspec.json.encode(sent),
-                headers=headers | target.server.headers,
-                allow_redirects=False,
+                url, data=content, headers=headers, allow_redirects=False
             )
             held.callback(response.close)
             is_stream = response.content_type == "text/event-stream"
@@ -181,9 +171,8 @@ class Forwarder:
         elif body.prompt is not None:
             prompts = prompt_list(self._service, body.prompt)
         else:
-            raise ApiError(
-                400, "There is no prompt. Give `prompt`, `messages` or `input`.", param="prompt"
-            )
+            problem = "There is no prompt. Give `prompt`, `messages` or `input`."
+            raise ApiError(400, problem, param="prompt")
         routed: list[tuple[int, bytes]] = []
         for prompt in prompts:
             ids = await self._threads.run(client, encode, self._service, prompt)

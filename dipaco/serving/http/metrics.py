@@ -238,18 +238,12 @@ class _ServiceCollector(Collector):
             "cache_max_bytes": ("Bytes that modules may take.", service.cache.max_bytes),
             "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
             "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
-            "tokens_per_second": (
-                "Tokens per second of decoding, in the last minute; 0 = none were made.",
-                loop.tokens_per_second,
-            ),
+            "tokens_per_second": ("Speed of decoding lately, 0 = none.", loop.tokens_per_second),
         }
         if loop.num_replicas is not None:
             gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)
         counters = {
-            "routed_prefixes": (
-                "Prefixes of prompts that were routed; those routed before are cached.",
-                routing.prompts,
-            ),
+            "routed_prefixes": ("Prefixes that were routed, and not cached.", routing.prompts),
             "routed_prefix_seconds": ("Time spent on routing them.", routing.seconds),
             "routing_base_tokens": ("Tokens that the base model read for it.", routing.base_tokens),
             "routing_prefills": ("Times a path read a prefix for it.", routing.prefills),

@@ -80,12 +80,9 @@ def document(has_keys: bool) -> dict[str, Any]:
             responses["404"] = errors["404"]
             model = {"name": "model", "in": "query", "schema": {"type": "string"}}
             paths[path]["get"]["parameters"] = [model]
-    body = {
-        "openapi": "3.1.0",
-        "info": {"title": "dipaco serve", "version": dipaco.__version__},
-        "paths": paths,
-        "components": {"schemas": components},
-    }
+    info = {"title": "dipaco serve", "version": dipaco.__version__}
+    body: dict[str, Any] = {"openapi": "3.1.0", "info": info, "paths": paths}
+    body["components"] = {"schemas": components}
     if has_keys:
         body["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         body["security"] = [{"key": []}]

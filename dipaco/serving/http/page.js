@@ -1,6 +1,6 @@
 // The page at /. It routes the prompt while it is typed, and shows one or two texts as they come.
 
-import {drawLine, drawLevels, light, showPaths, showScores} from "./picture.js";
+import {drawLine, drawLevels, light, piece, showPaths, showScores} from "./picture.js";
 
 const at = id => document.getElementById(id);
 const ENDS = {length: "the limit", stop: "the text itself"}; // words for each finish_reason
@@ -45,10 +45,7 @@ async function describe() {
 }
 
 function chipOf(example) {
-  const chip = document.createElement("button");
-  chip.type = "button";
-  chip.dir = "auto";
-  chip.textContent = example;
+  const chip = Object.assign(piece("button", "", example), {type: "button", dir: "auto"});
   chip.onclick = () => { at("prompt").value = example; route(); at("prompt").focus(); };
   return chip;
 }
@@ -58,8 +55,7 @@ function chipOf(example) {
 function fill(select, ...first) {
   const before = select.value;
   const group = (label, options) => {
-    const found = document.createElement("optgroup");
-    found.label = label;
+    const found = Object.assign(document.createElement("optgroup"), {label});
     found.append(...options);
     return found;
   };
@@ -144,9 +140,7 @@ async function write(sheet, request, prompt, signal) {
   const of = name => sheet.querySelector("." + name);
   for (const name of ["rate", "first", "count", "end"]) of(name).textContent = "–";
   of("problem").textContent = "";
-  const said = document.createElement("span"), text = document.createTextNode("");
-  said.className = "prompt";
-  said.textContent = prompt;
+  const said = piece("span", "prompt", prompt), text = document.createTextNode("");
   of("text").replaceChildren(said, text);
   of("text").classList.add("busy");
   const started = performance.now();
@@ -194,8 +188,8 @@ async function go(event) {
     max_tokens: Number(at("tokens").value), temperature: Number(at("temperature").value),
     seed: Math.floor(Math.random() * 2 ** 31), // The seed is equal for both texts, so that only the model differs.
   };
+  route();
   try {
-    route();
     await Promise.all(texts.map((sheet, number) => write(sheet, {...settings, ...wanted[number]}, at("prompt").value, running.signal)));
   } finally {
     at("go").textContent = "Continue";

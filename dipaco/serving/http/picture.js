@@ -3,7 +3,7 @@
 const at = id => document.getElementById(id);
 const MOST_SCORES = 8, MOST_DOMAINS = 5, MOST_LARGE_CELLS = 8;
 
-function piece(name, kind, text = "") {
+export function piece(name, kind, text = "") {
   const made = document.createElement(name);
   made.className = kind;
   made.textContent = text;

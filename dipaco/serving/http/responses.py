@@ -124,13 +124,9 @@ class ChatFormat(_ChunkFormat):
         return self._chunk(choices)
 
     def chunk(self, events: Events, usage: p.Usage | None = None) -> p.ChatChunk:
-        deltas = [
-            p.ChatChunkChoice(
-                delta=p.AssistantMessage(content=event.text or None), **self._of(event)
-            )
-            for event in events
-        ]
-        return self._chunk(deltas, usage)
+        deltas = [p.AssistantMessage(content=event.text or None) for event in events]
+        choices = zip(deltas, events, strict=True)
+        return self._chunk([p.ChatChunkChoice(delta=d, **self._of(e)) for d, e in choices], usage)
 
     def whole(self, choices: Events, usage: p.Usage) -> p.ChatCompletion:
         messages = [
@@ -186,12 +182,8 @@ def event_bytes(content: msgspec.Struct | dict[str, Any]) -> bytes:
 
 
 def _head(kind: str, model: str, release: str) -> dict[str, Any]:
-    return {
-        "id": f"{kind}-{uuid.uuid4().hex}",
-        "created": int(time.time()),
-        "model": model,
-        "system_fingerprint": release,
-    }
+    told = {"id": f"{kind}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
+    return told | {"system_fingerprint": release}
 
 
 # Tells proxies to forward each event at once and store none.

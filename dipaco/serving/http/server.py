@@ -217,9 +217,8 @@ def app_of_known_hosts(app: ASGIApp, listening: socket.socket, host: str) -> ASG
         others = [name for name in names if not _is_of_this_machine(name, host)]
         if not others:
             return await app(scope, receive, send)
-        problem = (
-            f"This server listens on this machine alone, and knows no host `{others[0][:100]}`"
-        )
+        named = others[0][:100]
+        problem = f"This server listens on this machine alone, and knows no host `{named}`"
         remedy = "Ask for localhost, also behind a proxy (its `Host` header), or set `--host`."
         error = ApiError(403, f"{problem}. {remedy}", code="unknown_host")
         response = Response(error.body(), error.status, media_type="application/json")
@@ -337,11 +336,8 @@ class _Protocol(HttpToolsProtocol):
 
     def _close_with(self, error: ApiError, status: str) -> None:
         body = error.body()
-        head = (
-            f"HTTP/1.1 {status}\r\nConnection: close\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
+        head = f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
         self.transport.close()
 
     def _start_head_timer(self) -> None:
@@ -395,10 +391,8 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        before = {
-            number: signal.signal(number, self._on_signal)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = signal.SIGINT, signal.SIGTERM
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
         try:
             yield
         finally:

@@ -66,15 +66,10 @@ def tokenize(service: Service, chat: ChatTemplate, body: TokenizeRequest) -> Tok
     else:
         problem = "You must provide a `prompt` parameter, or `messages`."
         raise ApiError(400, problem, param="prompt", code="missing_required_parameter")
-    texts = None
+    given, texts, most = ids.tolist(), None, service.model.max_length
     if body.return_token_strs:
-        texts = [shown(service.token_bytes[token]) for token in ids.tolist()]
-    return Tokens(
-        tokens=ids.tolist(),
-        count=len(ids),
-        max_model_len=service.model.max_length,
-        token_strs=texts,
-    )
+        texts = [shown(service.token_bytes[token]) for token in given]
+    return Tokens(tokens=given, count=len(given), max_model_len=most, token_strs=texts)
 
 
 def detokenize(service: Service, body: DetokenizeRequest) -> Detokenized:
