@@ -59,9 +59,7 @@ Output = TypeVar("Output")
 
 
 class MicroBatcher(Generic[Input, Output]):
-    """Batches calls without a thread: one of the waiting callers computes for all, at most
-    `max_batch` inputs at once.
-    """
+    """Batches calls without a thread: one of the waiting callers computes for all."""
 
     def __init__(self, function: Callable[[Sequence[Input]], Iterable[Output]], max_batch: int):
         self._function, self._max_batch = function, max_batch
@@ -186,9 +184,7 @@ class Dispatcher:
         self._begin_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._begin_uncached)
 
     def programs(self) -> list[WarmUpProgram]:
-        """The compiled programs: features for every batch size, and, for each device, the
-        likelihood under its paths.
-        """
+        """The compiled programs: features for every batch size, and likelihoods."""
         programs = [
             WarmUpProgram(
                 f"routing of {number} prompt{'s' * (number > 1)}",
@@ -255,9 +251,7 @@ class Dispatcher:
         return begun
 
     def _score_nothing(self) -> None:
-        """Scores two tokens under the first path that is whole. Where there is none, or none can be
-        read now, requests say so.
-        """
+        """Scores two tokens under the first whole path. Without one, requests say so."""
         assert self._score is not None
         (release, *_) = self._releases.values()
         with contextlib.suppress(DipacoError):
@@ -297,9 +291,7 @@ def _own_cache(run: Run) -> PathCache:
 
 
 def without_start(prompt: np.ndarray, start: int | None) -> np.ndarray:
-    """The text of a prompt, int32 [tokens]: without the start token before it. A start token alone
-    stays: something must be read.
-    """
+    """The text of a prompt, int32 [tokens]. A start token is left out, unless it is all."""
     text = np.asarray(prompt, np.int32)
     return text[1:] if len(text) > 1 and text[0] == start else text
 

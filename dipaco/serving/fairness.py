@@ -202,9 +202,7 @@ class FairThreads:
         *args: Given.args,
         **kwargs: Given.kwargs,
     ) -> Value:
-        """Calls a function in a thread. Returns or raises whatever it does. A caller that is
-        cancelled before its turn takes none.
-        """
+        """Calls a function in a thread, in the client's turn, unless the caller is cancelled."""
         return await self.run_shared(client, object(), lambda: function(*args, **kwargs))
 
     async def run_shared(self, client: str, key: Hashable, work: Callable[[], Value]) -> Value:
@@ -242,9 +240,7 @@ class FairThreads:
             self._waiting.remove(client, job)
 
     def _work(self, job: _Job | None) -> None:
-        """Runs in a thread until nobody waits. Whatever happens to a caller and its event loop, the
-        thread goes on to the next.
-        """
+        """Runs in a thread until nobody waits, whatever happens to callers and event loops."""
         while job is not None:
             value, error = None, None
             try:

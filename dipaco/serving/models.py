@@ -94,9 +94,7 @@ class ServedReleases:
 
 
 def check_consistent(run: Run, release: Release) -> None:
-    """Raises `ReleaseInconsistent` unless the release was made with this run's router and tokenizer
-    and has the modules of the topology.
-    """
+    """Raises `ReleaseInconsistent` for another router, tokenizer or topology than the run's."""
 
     def refuse(problem: str) -> None:
         raise ReleaseInconsistent(arm=release.arm, phase=release.phase, problem=problem)
@@ -179,9 +177,7 @@ class PathShard(NamedTuple):
 
 
 class ServedModel:
-    """An arm of the run under its name, and the release of it that new requests get. `run` is
-    opened by the calling thread.
-    """
+    """An arm under its name, and its release. `run` is opened by the calling thread."""
 
     def __init__(self, run: Run, name: str, release: Release):
         self.name, self.arm = name, release.arm

@@ -72,9 +72,7 @@ class PathAdmission:
             self._give_room()
 
     def problem_of(self, modules: Modules) -> str | None:
-        """The known reason why a path cannot be served, if any. One in memory can be, whatever has
-        become of its bytes.
-        """
+        """The known reason why a path cannot be served, if any. One in memory can be."""
         problem = self._known_problem(modules)
         return None if problem and self.cache.contains(modules) else problem
 

@@ -123,9 +123,7 @@ class PathCache:
             return self._modules.keys() >= set(digests_of(modules))
 
     def has_room(self, modules: Modules) -> bool:
-        """True if the path needs no new room: its modules are in memory, or are being read for
-        others.
-        """
+        """True if the path needs no room: its modules are in memory, or being read."""
         with self._lock:
             return self._sizes.keys() >= set(digests_of(modules))
 

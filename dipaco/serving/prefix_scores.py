@@ -71,9 +71,7 @@ class PathComparison:
         return [path for path in self._shortlist_n.tolist() if path not in self._nats]
 
     def score(self, path: int) -> None:
-        """Scores the prefix under a path. Reads the path if it is not in memory. Raises
-        `NotAllPaths`: it cannot be read.
-        """
+        """Scores the prefix under a path. Raises `NotAllPaths`: it cannot be read."""
         started = time.monotonic()
         with self._lock, reading_path(self.release, path):
             if path in self._nats:

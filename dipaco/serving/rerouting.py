@@ -66,9 +66,7 @@ def _next_path(
 
 
 def load_rerouter(run: Run, release: Release) -> Rerouter | None:
-    """The router that was trained to re-route between the paths of a release, if there is one.
-    Raises `ObjectMissing`, `ObjectDamaged`.
-    """
+    """The router that was trained to re-route between the paths of a release, if any."""
     if release.arm != MODULAR or len(release.paths) == 1:
         return None
     try:

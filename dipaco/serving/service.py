@@ -230,9 +230,7 @@ class Service:
         return self.dispatcher is not None
 
     def _preload(self, now: ServedRelease, newer: ServedRelease) -> None:
-        """Reads a newer release's versions of the cached paths that fit beside the paths that are
-        served now.
-        """
+        """Reads a newer release's versions of the cached paths, as far as they fit beside."""
         served = (newer, *self.models.current())
         kept = {digest for each in served for digest in each.release.objects}
         with contextlib.suppress(DipacoError):

@@ -75,9 +75,7 @@ def text_starts(tokenizer: Tokenizer, token_bytes: Sequence[bytes]) -> frozenset
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """The spelling of bytes in byte-level vocabularies: printable Latin-1 as itself, others from
-    U+0100.
-    """
+    """The spelling of bytes in byte-level vocabularies: Latin-1, or from U+0100."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = [byte for byte in range(256) if byte not in printable]
     letters = {chr(byte): byte for byte in printable}
@@ -161,9 +159,7 @@ class StopStrings:
 
 @functools.lru_cache(256)  # the choices of a request have the same
 def _borders(stop: str) -> tuple[int, ...]:
-    """For each beginning of a string, the number of characters at its end that also begin the
-    string, fewer than all.
-    """
+    """For each beginning of a string, how many characters at its end begin the string too."""
     borders = [0] * len(stop)
     for index in range(1, len(stop)):
         number = borders[index - 1]

@@ -212,9 +212,7 @@ class _NoPaths(PathCache):
 
 
 class Upstreams:
-    """All upstreams of a router: an engine that decodes nothing. Each server may have so many
-    places, requests at once.
-    """
+    """All upstreams of a router: an engine that decodes nothing. Each has so many places."""
 
     is_alive = True
 

@@ -67,9 +67,7 @@ class BatchRow:
         return self.grammar is None or self.grammar.knows(token.id, self.mask_number)
 
     def _rest(self) -> Iterator[Token]:
-        """The tokens after which the text is over, where nothing else may come: no step need read
-        them, except for their log-probabilities.
-        """
+        """The only tokens that may come until the text is over: no step need read them."""
         if self.grammar is None or self.stream.request.num_logprobs is not None:
             return
         while self.grammar.is_over and self.grammar.forced:
@@ -107,9 +105,7 @@ class BlockPlan(NamedTuple):
 def plan_block(
     grammars: Sequence[GrammarState | None], num_rows: int, most_steps: int
 ) -> BlockPlan:
-    """Decides how many of n steps a block has, and which tokens are given. `num_rows` includes
-    padding.
-    """
+    """Decides how many of n steps a block has, and which tokens are given."""
     given_nB = np.full((most_steps, num_rows), DRAWN, np.int32)
     given_nB[:, len(grammars) :] = RESTS  # else each step would draw for padding
     expected = [most_steps] * len(grammars)  # tokens that are likely taken
@@ -260,9 +256,7 @@ class GatheredRows:
         self._held = *shape, list(zip(rows, lengths, strict=True))
 
     def is_of(self, shape: tuple[int, int], rows: Sequence[BatchRow]) -> bool:
-        """True if it holds exactly these rows with all their tokens. Some tokens may have been made
-        in another step, with other rows.
-        """
+        """True if it holds exactly these rows with all their tokens, wherever they were made."""
         return self._held == (*shape, [(row, len(row.tokens)) for row in rows])
 
     def take_back(self, row: BatchRow) -> None:

@@ -69,9 +69,7 @@ class CachedTexts:
     def longest(
         self, key: TextKey, tokens: Sequence[int], free: Collection[int]
     ) -> Beginning | None:
-        """The row of a key with the most of a prompt. Of equals, a free one that has nothing else:
-        it can be taken as it is.
-        """
+        """The row of a key with the most of a prompt, of equals one that can be taken as it is."""
         wanted = np.array(tokens, np.int32)
         found = [
             Beginning(row, length, length == len(text))
@@ -125,9 +123,7 @@ class CachePool:
         self.forget()
 
     def forget(self) -> None:
-        """Forgets what is cached. Rows in use stay in use. The cache is allocated when it is next
-        needed.
-        """
+        """Forgets what is cached, until the cache is next needed. Rows in use stay in use."""
         self._cache: Any = None
         self._gathered: list[GatheredRows] = []  # those with a cache, the longest held first
         # Memory of common steps, by slots.

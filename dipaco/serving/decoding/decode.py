@@ -89,9 +89,7 @@ def check_fits(config: ModelConfig, prompt_ids: Sequence[int]) -> None:
 
 
 def check_length(config: ModelConfig, num_tokens: int, prefix: str = "") -> None:
-    """Raises `ContextTooLong` if so many tokens leave no room for another. Its message has the
-    prefix before their number.
-    """
+    """Raises `ContextTooLong`, with their number after the prefix, if no other token fits."""
     if num_tokens >= config.max_length:
         remedy = "Shorten it: at least one more token must fit."
         given, limit = f"{prefix}{num_tokens}", config.max_length

@@ -45,9 +45,7 @@ def add_missing(document: dict[str, Any], size: int) -> None:
 
 
 def mask_of(ids: Iterable[int], size: int) -> np.ndarray:
-    """uint32 [words]: a bit for each of `size` ids, the first is the lowest. 1 for the given ids,
-    and for bits beyond the ids.
-    """
+    """uint32 [words]: bits, the lowest first, that are 1 for these ids and beyond `size`."""
     num_words = -(-size // WORD_BITS)
     is_allowed = np.zeros(num_words * WORD_BITS, bool)
     is_allowed[list(ids)] = True
@@ -183,9 +181,7 @@ class Grammar:
 
 
 def _forced(matcher: "LLMatcher", ends: frozenset[int]) -> list[int]:
-    """The next tokens, while no other is allowed in the place of each. The matcher has then read
-    them.
-    """
+    """The next tokens, while no other is allowed. The matcher has then read them."""
     forced = []
     for token in matcher.compute_ff_tokens():
         if token in ends or not matcher.consume_token(token):
@@ -355,9 +351,7 @@ class GrammarState:
         return self.is_over and not self.forced
 
     def add(self, token: int) -> None:
-        """The text has this token more, one that may come. Raises `GrammarFailed`: the grammar has
-        outgrown its limits.
-        """
+        """The text has one token more. Raises `GrammarFailed`: its limits are outgrown."""
         if self.forced:
             expected = self.forced.popleft()
             assert token == expected, f"{token} is not the token {expected} that is forced"
@@ -367,9 +361,7 @@ class GrammarState:
             self._look()
 
     def knows(self, token: int, mask_number: int) -> bool:
-        """True if a token that was drawn from the mask of that number may be added: it is forced,
-        or the mask has not changed.
-        """
+        """True if a token that was drawn from the mask of that number may be added."""
         if self.forced:
             return token == self.forced[0]
         return mask_number == self.mask_number

@@ -396,9 +396,7 @@ class Loop:
             self.device_health.try_out(failed)
 
     def _forget_cache(self) -> list[tuple[Batch, BatchRow]]:
-        """Drops the cache: a failed program may have consumed it, since it is donated. Returns the
-        rows that must be read again.
-        """
+        """Drops the cache, which a failed program consumed. Returns the rows to read again."""
         self._pool.forget()
         for batch in self._batches.values():
             batch.memory.drop()

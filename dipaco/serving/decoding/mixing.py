@@ -45,9 +45,7 @@ class LevelStack:
         return ModuleStack(self._parts)
 
     def put(self, modules: Sequence[Parts]) -> list[int]:
-        """Gives places to different modules, no more than it has. Copies the modules that are not
-        in it.
-        """
+        """Gives places to different modules. Copies those that are not in it."""
         marks = [jax.tree.leaves(module)[0] for module in modules]
         assert len({*map(id, marks)}) == len(marks), "no two of them are the same module"
         held = [None if each is None else each() for each in self._held]
@@ -298,9 +296,7 @@ TimedSteps = tuple[float, list[DecodeStep]]  # and how long they take one after 
 
 
 class Mixer:
-    """Divides the active paths into steps. Each part of the model is in one of the levels. None: no
-    two paths share a step.
-    """
+    """Divides the active paths into steps. Levels have all parts. None: paths share no step."""
 
     def __init__(
         self, config: ModelConfig, levels: Sequence[LevelShape] | None, limits: LoopLimits
@@ -348,9 +344,7 @@ class Mixer:
         return smallest_fitting(self.slot_sizes, longest - 1 + self._limits.steps_per_block)
 
     def shape(self, batches: Sequence[Batch]) -> StepShape | None:
-        """The shape of a common step. None if there is none: a release has more modules than its
-        levels say if its run was stopped early.
-        """
+        """The shape of a common step. None: the run was stopped early, and has more modules."""
         num_rows = sum(len(batch.rows) for batch in batches)
         counts = [_rows_by_module(level, batches).values() for level in self.levels]
 
@@ -362,9 +356,7 @@ class Mixer:
         return next(filter(holds_all, self.shapes), None)
 
     def parts(self, step: DecodeStep, stacks: ModuleStacks) -> MixedParts:
-        """The modules that the rows of a common step pass, in the order of the batches and of the
-        rows in each.
-        """
+        """The modules that the rows of a common step pass, batch by batch."""
         assert step.common is not None
         paths = [batch.prepared for batch in step.batches for _ in batch.rows]
         return self.parts_of(paths, step.common.shape, step.common.kind.release, stacks)

@@ -90,9 +90,7 @@ class Stream:
         return self.request.prompt_logprobs and self.prompt_logprobs is None
 
     def get(self, timeout_seconds: float | None = None) -> Token | Finish:
-        """The next token, or the end, of a stream without `on_items`. Raises `queue.Empty` if none
-        came in time.
-        """
+        """The next token, or the end. Raises `queue.Empty` if none came in time."""
         return self._items.get(timeout=timeout_seconds)
 
     def cancel(self) -> None:
@@ -187,9 +185,7 @@ class RowShares:
         self.by_client = Counter(map(_client_of, self._rows))
 
     def held(self, line: LineKey, first: Stream) -> tuple[int, int] | None:
-        """What a line of a fair queue holds: its client's active rows, then its path's. None = its
-        first request may not begin.
-        """
+        """A line's active rows: its client's, its path's. None = its first may not begin."""
         client, key = line
         if key in self.blocked or not self.may_begin(client, key):
             return None

@@ -252,9 +252,7 @@ def _penalise_made(logits_BV, rows: RowSettings, history_BS, lengths_B):
 
 
 def _penalise(logits_BV, penalty_B, history_BS, lengths_B):
-    """The repetition penalty of CTRL (arXiv 1909.05858), section 4.1. Negative logits are
-    multiplied, as in `transformers`.
-    """
+    """The repetition penalty of CTRL (1909.05858, 4.1), for negative logits as transformers."""
     rows_B1 = jnp.arange(history_BS.shape[0])[:, None]
     is_token_BS = jnp.arange(history_BS.shape[1])[None] < lengths_B[:, None]
     is_seen_BV = jnp.zeros(logits_BV.shape, bool).at[rows_B1, history_BS].max(is_token_BS)
@@ -285,9 +283,7 @@ def _draw(logits_BV, rows: RowSettings, uniforms_BU):
 
 
 def _pick(weights_BN, uniforms_B):
-    """An index in proportion to its weight: the first at which the running sum passes this share of
-    the whole.
-    """
+    """An index in proportion to its weight: the first whose running sum passes the share."""
     sums_BN = jnp.cumsum(weights_BN, axis=1)
     target_B1 = (uniforms_B * sums_BN[:, -1])[:, None]
     has_passed_BN = (sums_BN > target_B1) & (weights_BN > 0)
@@ -297,9 +293,7 @@ def _pick(weights_BN, uniforms_B):
 
 
 def _cut(weights_BV, rows: RowSettings):
-    """Weights relative to the likeliest token's. 0 for tokens that top-k, top-p or min-p leaves
-    out.
-    """
+    """Weights relative to the likeliest token's, 0 for tokens that are cut off."""
 
     def top_k(weights_BV):
         k_B = jnp.where(rows.top_k_B > 0, rows.top_k_B, weights_BV.shape[1])

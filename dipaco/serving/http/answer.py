@@ -165,9 +165,7 @@ class Answer:
         self._metrics.completion_tokens.inc(self.completion_tokens)
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
-        """New text, at most one event for each choice at a time. Raises the error that ended a
-        choice. The answer is over then.
-        """
+        """New text, at most one event for each choice at a time. Raises what ended a choice."""
         num_open = len(self._choices)
         while num_open:
             events = []
@@ -221,9 +219,7 @@ class Answer:
 
     @contextlib.asynccontextmanager
     async def _pinned_path(self, choice: _Choice) -> AsyncGenerator[None]:
-        """Keeps the path of a choice in memory. If it has moved to a path that cannot be served, it
-        moves back.
-        """
+        """Keeps the path of a choice in memory, else the one that it came from."""
         async with contextlib.AsyncExitStack() as pinned:
             try:
                 await pinned.enter_async_context(self._pinned(choice.path))

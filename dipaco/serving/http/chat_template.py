@@ -45,9 +45,7 @@ def find_template(tokenizer_file: Path) -> Path | None:
 
 
 def chat_of_run(run: Run, file: Path | None = None) -> "ChatTemplate":
-    """The template in a file, else the one that came with a run's tokenizer, else `PLAIN_CHAT`.
-    Raises `BadChatTemplate`.
-    """
+    """The template in a file, else with the run's tokenizer, else `PLAIN_CHAT`."""
     if file is None and (configured := run.config.data.tokenizer):
         file = find_template(Path(configured))
     return ChatTemplate(file, run.corpus.tokenizer_file, run.corpus.edge_names)
@@ -174,9 +172,7 @@ def _settings(file: Path) -> dict[str, Any]:
 
 
 def generation_blocks() -> "type[jinja2.ext.Extension]":
-    """Jinja's extension for `{% generation %}`: a block that marks the model's text for training.
-    Here only its content counts.
-    """
+    """Jinja's extension for `{% generation %}`, of which only the content counts here."""
     import jinja2.ext
     import jinja2.nodes
 

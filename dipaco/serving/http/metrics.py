@@ -70,9 +70,7 @@ class VllmMetrics:
             self.num_open[model] -= number
 
     def begin(self, model: str, prompt_tokens: int, came_seconds: float) -> "RequestTimes":
-        """Begins a request with so many tokens that has its path. It came at that time
-        (`time.monotonic`).
-        """
+        """Begins a request with so many tokens, which came at that time (`time.monotonic`)."""
         self.num_open[model] += 1
         self.prompt_tokens.labels(model, ENGINE).inc(prompt_tokens)
         self.observe(model, "request_prompt_tokens", prompt_tokens)
@@ -110,9 +108,7 @@ class RequestTimes:
                 self._metrics.observe(self._model, name, since / later, later)
 
     def end(self, reason: str) -> None:
-        """The request has ended: by `stop` or `length`, or else it was given up (`abort`). Only the
-        first call counts.
-        """
+        """The request has ended, or was given up (`abort`). Only the first call counts."""
         if self._is_over:
             return
         self._is_over = True

@@ -259,9 +259,7 @@ def parse_chat(service: Service, chat: ChatTemplate, body: ChatRequest) -> Parse
 
 
 def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
-    """The token ids of one prompt, int32. An empty prompt is the start of a text, as at OpenAI.
-    Raises `ApiError`, `ContextTooLong`.
-    """
+    """The token ids of one prompt, int32. An empty one is the start of a text, as at OpenAI."""
     if isinstance(given, str):
         _check_may_fit(service, given)
         (ids,) = service.tokenizer.encode([given])
@@ -289,9 +287,7 @@ def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
 
 
 def _asked(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
-    """The model that is asked for, and the path, by its field or its name. Raises `ApiError`, and
-    as `ServedModels.asked`.
-    """
+    """The model that is asked for, and the path, by its field or its name."""
     model, path = service.models.asked(body.model, body.path)
     if body.path not in (None, path):
         refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")

@@ -43,9 +43,7 @@ class ConnectionLimit:
         self._waiting: dict[_Protocol, None] = {}  # for their clients, the longest first
 
     def opened(self, connection: "_Protocol") -> None:
-        """Adds a client that has connected. Closes another connection, or this one, if there are
-        too many.
-        """
+        """Adds a client that has connected. Closes another or this one if there are too many."""
         self._open.add(connection)
         if len(self._open) > self._most:
             oldest = next(iter(self._waiting), None)
