@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.serving.decoding import cache_pool
+from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.cache_pool import CachedTexts
 from tests.support.serving_rig import ids, make_loop, read, request, run_until_idle
 
@@ -95,18 +95,18 @@ def test_what_a_failed_request_left_in_its_row_is_not_used(loop, monkeypatch):
     prompt = list(range(30))
     expected = afresh(loop, prompt)
     loop._pool.forget()
-    real = cache_pool.decode_block
+    real = decode.decode_block
 
     def failing(config, prepared, pool, *arguments, **more):
         jax.tree.map(lambda leaf: leaf.delete(), pool)
         raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(cache_pool, "decode_block", failing)
+        patch.setattr(decode, "decode_block", failing)
         stream = loop.submit(request(prompt))
         run_until_idle(loop)
     assert read(stream)[1].reason == "error"
-    assert cache_pool.decode_block is real
+    assert decode.decode_block is real
     assert answer(loop, prompt) == (expected, 29)
 
 

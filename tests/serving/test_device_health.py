@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from dipaco.serving.decoding import cache_pool, decode, device_health
+from dipaco.serving.decoding import decode, device_health
 from dipaco.serving.decoding.device_health import FAILURES
 from tests.support.serving_rig import compilations, ids, make_loop, read, request, run_until_idle
 
@@ -20,7 +20,7 @@ def fail_for(monkeypatch, program, is_bad):
             raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
         return real(config, prepared, pool, *arguments, **more)
 
-    monkeypatch.setattr(cache_pool, program, failing)
+    monkeypatch.setattr(decode, program, failing)
 
 
 def ended_with(loop, asked):

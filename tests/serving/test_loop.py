@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dipaco.serving.continuation import generate
-from dipaco.serving.decoding import cache_pool, decode
+from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.batch import BatchRow
 from dipaco.serving.decoding.request_queue import Finish
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -313,7 +313,7 @@ def test_a_path_without_memory_waits_until_another_is_done():
     assert len(ids(second)) == 4
 
 
-@pytest.mark.parametrize("where", ["cache_pool.decode_block", "loop.uniforms"])
+@pytest.mark.parametrize("where", ["decode.decode_block", "loop.uniforms"])
 def test_after_a_device_failure_the_next_request_is_served(monkeypatch, where):
     loop = make_loop()
     stream = loop.submit(request())
@@ -345,7 +345,7 @@ def test_a_failure_ends_the_request_that_caused_it_and_no_other(monkeypatch, whe
             raise RuntimeError("out of memory")
         return real(config, prepared, pool, *arguments, **more)
 
-    monkeypatch.setattr(cache_pool, where, failing)
+    monkeypatch.setattr(decode, where, failing)
     streams = [loop.submit(each) for each in others[:2]]
     loop.run_once()
     bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
