@@ -28,7 +28,7 @@ class PasswordOnCommandLine(DipacoError):
 
 
 class VariableMissing(MachineFault):
-    """The database is given as `env:{variable}`, and the environment variable `{variable}` is not set. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
+    """The database is given as `env:{variable}`, and the environment variable `{variable}` is not set, or empty. Set it to the URL, postgresql://USER:PASSWORD@HOST/NAME."""
 
 
 class DatabaseRefuses(MachineFault):

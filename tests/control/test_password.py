@@ -1,11 +1,17 @@
 """No error shows the password of a database's URL, whatever letters it has."""
 
 import re
+from pathlib import Path
 
 import pytest
 
 from dipaco.control.database.location import location_of, refuse_password, without_password
-from dipaco.control.errors import BadDatabase, BadDatabaseURL, PasswordOnCommandLine
+from dipaco.control.errors import (
+    BadDatabase,
+    BadDatabaseURL,
+    PasswordOnCommandLine,
+    VariableMissing,
+)
 from dipaco.control.ledger import Ledger
 
 HAS_PASSWORD = [
@@ -68,3 +74,13 @@ def test_what_is_no_database_is_shown_without_its_password(monkeypatch):
     monkeypatch.setenv("PLACE", "ana:sec/ret@host/db")
     with pytest.raises(BadDatabase, match="`ana@host/db`"):
         location_of(None, "env:PLACE")
+
+
+@pytest.mark.parametrize("kept", ["{}\n", "{}\r\n", " {} "])
+def test_a_url_may_come_from_a_file_whose_last_line_ends(kept, monkeypatch):
+    """As a secret of Kubernetes: PostgreSQL would look for the database `runs` and a line feed."""
+    monkeypatch.setenv("PLACE", kept.format("postgresql://ana:secret@host/runs"))
+    assert location_of(Path(), "env:PLACE").database == "postgresql://ana:secret@host/runs"
+    monkeypatch.setenv("PLACE", kept.format(""))
+    with pytest.raises(VariableMissing, match="is not set, or empty"):
+        location_of(Path(), "env:PLACE")

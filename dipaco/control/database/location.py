@@ -66,8 +66,8 @@ def location_of(file: Path, database: str | None, schema: str = "") -> DatabaseL
         return DatabaseLocation(file, "")
     if database.startswith("env:"):
         variable = database.removeprefix("env:")
-        url = os.environ.get(variable)
-        if url is None:
+        url = os.environ.get(variable, "").strip()  # a secret from a file ends with a line feed
+        if not url:
             raise VariableMissing(variable=variable)
     else:
         refuse_password(database)
