@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
+from dipaco.data.document import printable
 from dipaco.errors import BadSetting, BadSource
 from dipaco.plural import counted
 
@@ -180,7 +181,7 @@ def _url_of_file(name: str) -> str:
 
 def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] = ()) -> list[str]:
     """Sentences on the files of a place: on files of a folder that are passed over for their
-    ending, and on files that are empty.
+    ending, on links that lead nowhere, and on files that are empty.
 
     Args:
       place: a folder, or what names `files` itself, so that no other is missed.
@@ -189,8 +190,15 @@ def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] 
     """
     notes = []
     place = os.path.expanduser(place)
+    names = _below(place, ("",)) if os.path.isdir(place) else _matches(place)
+    if lost := sorted(name for name in names if not os.path.exists(name)):
+        links = counted(len(lost), "link")
+        name = printable(lost[0])
+        notes.append(
+            f"Not read: {links} to what is not there, such as `{name}`. Is a disk missing?"
+        )
     if os.path.isdir(place):
-        files = [Path(name) for name in _below(place, ("",)) if os.path.isfile(name)]
+        files = [Path(name) for name in names if os.path.isfile(name)]
         others = [file for file in files if not file.name.endswith(suffixes)]
         files = [file for file in files if file.name.endswith(suffixes)]
         if others:
@@ -202,7 +210,9 @@ def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] 
             )
     if empty := [file for file in files if not file.stat().st_size]:
         is_are = "is" if len(empty) == 1 else "are"
-        notes.append(f"{counted(len(empty), 'file')} {is_are} empty, such as `{empty[0]}`.")
+        notes.append(
+            f"{counted(len(empty), 'file')} {is_are} empty, such as `{printable(str(empty[0]))}`."
+        )
     return notes
 
 

@@ -362,6 +362,21 @@ def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path, place):
         assert names == ["b/c/two.txt", "b/far/d/three.txt", "b/one.txt"]
 
 
+def test_links_that_lead_nowhere_are_counted(tmp_path):
+    """As to a disk that is not mounted: its text would be missing without a word."""
+    (tmp_path / "one.txt").write_text("one")
+    (tmp_path / "two.txt").symlink_to("/not/mounted/two.txt")
+    (tmp_path / "books").symlink_to("/not/mounted", target_is_directory=True)
+    expected = (
+        "Not read: 2 links to what is not there, such as `{}/books`.",
+        "Not read: 1 link to ",
+    )
+    for place, says in zip(("", "/*.txt"), expected, strict=True):
+        source = open_source(f"text:{tmp_path}{place}")
+        assert len(list(source.documents)) == 1
+        assert source.notes[0].startswith(says.format(tmp_path))
+
+
 def test_a_folder_below_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
     (tmp_path / "one.txt").write_text("one")
     (tmp_path / "sealed").mkdir()
