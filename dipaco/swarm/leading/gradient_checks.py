@@ -286,9 +286,8 @@ class GradientChecks:
         *,
         passes: bool,
     ) -> str:
-        """The same, by parts of the sum: (start, values, largest error of each from coding).
-
-        A sum may be judged in several rounds, but is doubted only once.
+        """The same, by parts of the sum: (start, values, largest error of each from coding). A sum
+        may be judged in several rounds, but is doubted once.
         """
         expected = await check.computing
         if expected is None or not np.isfinite(expected).all():

@@ -41,9 +41,8 @@ OnBanned = Callable[[Certificate, str, str, Evidence | None], tuple[str, ...]]
 
 class SwarmGroup:
     """The members, and the ledger of the current step. `on_banned`: called with (certificate,
-    session, reason, evidence) when a session is refused for good. Evidence is given if the leader
-    has found a lie, which locks the credential. Returns the reasons of that certificate's refused
-    sessions, this one included, or nothing if they are not known.
+    session, reason, evidence of a lie) when a session is refused for good. Returns the reasons of
+    all refused sessions of that certificate, or nothing if they are not known.
     """
 
     def __init__(
@@ -80,11 +79,9 @@ class SwarmGroup:
         last_senders: Set[str] | None = None,
         **at: Any,
     ) -> None:
-        """Begins a step. Each block has so many targets.
-
-        `last_senders`: another backbone has led this step until now, and peers have sums of its
-        rows. These peers sent in its last round; empty if they are not known. None: this leader
-        goes on. `at`: the arguments of `StepRows`.
+        """Begins a step. Each block has so many targets. `last_senders`: who sent in the last round
+        of another backbone that has led this step until now, and may bring sums; empty if they are
+        not known. None: this leader goes on. `at`: the arguments of `StepRows`.
         """
         self._begin(StepRows(step, targets, **at))
         self._adoption_ends, self._to_bring = 0.0, set()
@@ -94,9 +91,7 @@ class SwarmGroup:
             self._to_bring = set(last_senders) or {""}
 
     def go_on_to_next(self) -> bool:
-        """Moves on after a closed step. True if rows of the next were open: they are the step's
-        now.
-        """
+        """Moves on after a closed step. True if rows of the next were open."""
         if self.next_rows is None:
             return False
         self._begin(self.next_rows)
@@ -216,7 +211,7 @@ class SwarmGroup:
 
     def should_wake(self) -> bool:
         """True if idle members should ask for work: once when the adoption ends, and once when
-        blocks of departed members are free.
+        blocks are free again.
         """
         if self._is_adopting:
             return False
@@ -251,9 +246,8 @@ class SwarmGroup:
     # --- rows ----------------------------------------------------------------------------------
 
     def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkReply:
-        """Leases blocks to a member; none while peers still bring their sums.
-
-        `is_averaging`: lease from the next step only.
+        """Leases blocks to a member; none while peers still bring their sums. `is_averaging`: of
+        the next step only.
         """
         self._to_bring.discard(member.name)  # it would have brought its sum first
         if self._is_adopting:
@@ -273,10 +267,9 @@ class SwarmGroup:
         return lease
 
     def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
-        """True if a block that a member has computed counts.
-
-        `rows`: the rows of its step; None = the present step. Raises `SwarmRefuses`: the block was
-        never leased to it, or the result is impossible. The member is banned.
+        """True if a block that a member has computed counts. `rows`: those of its step; None = the
+        present one. Raises `SwarmRefuses`, and bans the member: the block was never leased to it,
+        or the result is impossible.
         """
         rows = rows or self.rows
         self._check(member, done, rows)
@@ -293,12 +286,9 @@ class SwarmGroup:
     def adopt(
         self, member: GroupMember, done: Sequence[BlockResult], rows: StepRows | None = None
     ) -> bool:
-        """True if a sum that a peer brings counts. It was computed for the last leader, or for this
-        leader before the peer was removed. `rows` as for `accept`.
-
-        In both cases the sum holds gradients of this very step. Reducers check the values in a sum.
-        Here a peer only gets blocks that are free. Raises `SwarmRefuses`: a result is impossible.
-        The member is banned.
+        """True if a sum that a peer brings counts: it was computed for the last leader of this very
+        step, or for this one before the peer was removed. The peer only gets blocks that are free.
+        Raises `SwarmRefuses`, and bans the member: a result is impossible.
         """
         rows = rows or self.rows
         for one in done:

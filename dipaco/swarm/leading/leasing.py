@@ -70,9 +70,8 @@ def lease_work(
     *,
     only_free: bool = False,
 ) -> tuple[int, ...]:
-    """Leases blocks of the step, free ones or as a backup, to a member that asks.
-
-    `only_free`: no backup, and nothing to a member for which the others would not wait.
+    """Leases blocks of the step, free ones or as a backup. `only_free`: no backup, and nothing to a
+    member for which the others would not wait.
     """
     now, name = time.monotonic(), member.name
     speeds = {

@@ -100,10 +100,8 @@ class GroupMember:
         )
 
     def can_donate(self, position: StatePosition) -> bool:
-        """True if others can fetch that state from it.
-
-        A peer that took no step with the group may hold a state that it was given, not one that it
-        computed.
+        """True if others can fetch that state from it. A peer that took no step with the group may
+        hold a state that it was given, not one that it computed.
         """
         poll = self.last_poll
         return (

@@ -89,8 +89,8 @@ class Rounds:
     # --- what senders bring --------------------------------------------------------------------
 
     def commit(self, round_number: int, sender: str, digests: bytes) -> None:
-        """A sender commits itself to its parts. What it says later does not count. Raises
-        `SwarmRefuses`, `BadMessage`.
+        """A sender commits itself to its parts. Later words do not count. Raises as
+        `take_sketches`.
         """
         plan = self._plan_of(round_number, sender)
         if len(digests) != DIGEST_BYTES * len(plan.slices):
@@ -100,16 +100,14 @@ class Rounds:
             self._news.set()
 
     def take_sketches(self, round_number: int, sender: str, content: bytes) -> None:
-        """Raises the same as `commit`."""
+        """Raises `SwarmRefuses`, `BadMessage`."""
         plan = self._plan_of(round_number, sender)
         if plan.seed:
             self.sums.take(plan, sender, content)
             self._news.set()
 
     def slice_to_forward(self, round_number: int, sender: str, reducer: str) -> Slice:
-        """The slice of a reducer to which a sender's part is to be passed on. Raises
-        `SwarmRefuses`.
-        """
+        """The slice of a reducer to which a part is passed on. Raises `SwarmRefuses`."""
         plan = self._plan_of(round_number, sender)
         for part in plan.slices:
             if plan.commitments and part.reducer == reducer != self._wire.name:
@@ -117,9 +115,7 @@ class Rounds:
         raise SwarmRefuses(reason="only parts of a round are passed on, to its reducers")
 
     async def forward(self, round_number: int, sender: str, reducer: str, content: bytes) -> None:
-        """Passes a part on to its reducer. Raises `SwarmRefuses`, `BadMessage`: it is not the part
-        to which its sender has committed itself.
-        """
+        """Passes a part on to its reducer. Raises `SwarmRefuses`, `BadMessage`."""
         part = self.slice_to_forward(round_number, sender, reducer)
         plan = self.plan_held
         check_part(plan, part, sender, content)
@@ -267,9 +263,7 @@ class Rounds:
         return plan
 
     async def _all_bring(self, plan: RoundPlan, brought: Collection[str], reason: str) -> None:
-        """Waits until all senders have brought something. Raises `RoundFailed`: some are gone, or
-        did not bring it in time.
-        """
+        """Waits until all senders have brought something. Raises `RoundFailed`."""
         deadline = time.monotonic() + max(plan.within_seconds, BRING_SECONDS)
         names = {one.name for one in plan.senders}
         while missing := names - set(brought):

@@ -248,11 +248,9 @@ class LeaderService:
         return await self._with_digests(offered), b""
 
     def _is_still_offered(self, offered: messages.StateManifest) -> bool:
-        """True if a state is still offered to newcomers.
-
-        A state of some steps ago is, while its means are kept, to peers that already fetch it and
-        to those that arrive meanwhile: they catch up with the means of the later steps. Others
-        would fetch as many means as steps.
+        """True if a state is still offered to newcomers. A state of some steps ago is, while its
+        means are kept, to peers that already fetch it and to those that arrive meanwhile: they
+        catch up with the means of the later steps.
         """
         here, position = self._holder, offered.position
         if position == here.position:

@@ -16,13 +16,8 @@ from dipaco.swarm.planning.leases import BlockLedger
 
 
 class StepRows:
-    """The rows of a step.
-
-    Args:
-      targets: the targets of each block, as the leader counts them.
-      lineage: names the state that the gradients are computed from: before the step, or one step
-        earlier.
-      learning_rate: the rate of the step between, if it is one step earlier; else None.
+    """The rows of a step. `lineage`: names the state that the gradients are computed from: before
+    the step, or one step earlier. `learning_rate`: the rate of the step between, in that case.
     """
 
     def __init__(
@@ -60,10 +55,8 @@ class StepRows:
         )
 
     def problem_with(self, done: BlockResult) -> str:
-        """The reason why a block cannot have this result; empty if it can.
-
-        The leader has the rows, and its count of their targets is exact. A loss is only shown. It
-        is not finite if the model has diverged.
+        """The reason why a block cannot have this result; empty if it can. The leader's count of
+        targets is exact. A loss is only shown, and not finite if the model has diverged.
         """
         if not 0 <= done.block < len(self.ledger):
             return f"it claims block {done.block}, which there is not"
@@ -75,9 +68,7 @@ class StepRows:
 
     @property
     def mean_loss(self) -> float:
-        """Loss per target over the blocks whose loss is finite; NaN if there is none. No peer's
-        word alone makes a step's loss NaN.
-        """
+        """Loss per target over the blocks whose loss is finite; NaN if there is none."""
         known = {block: loss for block, loss in self.losses.items() if np.isfinite(loss)}
         if self.losses and not known:
             return math.nan

@@ -55,11 +55,8 @@ class SumChecks:
         self.sketches.setdefault(sender, found)
 
     async def part_of(self, plan: RoundPlan, part: Slice, sender: str) -> bytes:
-        """A sender's coded part of a slice, from its reducer.
-
-        Raises:
-          Lie: the reducer shows something else.
-          PEER_ERRORS: it shows nothing.
+        """A sender's coded part of a slice, from its reducer. Raises `Lie`: the reducer shows
+        something else; `PEER_ERRORS`: it shows nothing.
         """
         if part.reducer == self._wire.name:
             return self._reducer.part_of(plan.number, sender)
@@ -142,9 +139,7 @@ class SumChecks:
             raise Lie(sender, _evidence(plan, part, problem, theirs, ours))
 
     def sizes(self, plan: RoundPlan) -> dict[str, float]:
-        """The root of the sum of squares of each sender's gradient, estimated by its sketches where
-        other peers add up.
-        """
+        """The norm of each sender's gradient, estimated by sketches where other peers add up."""
         squares: dict[str, float] = dict.fromkeys((one.name for one in plan.senders), 0.0)
         codec = codec_of(plan.codec)
         for number, part in enumerate(plan.slices):

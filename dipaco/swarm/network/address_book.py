@@ -25,11 +25,7 @@ MAX_RECORDS = 256  # The oldest are dropped.
 
 
 class AddressBook:
-    """The records that one peer knows.
-
-    Args:
-      file: the place where they are kept; None = in memory alone.
-    """
+    """The records that one peer knows. `file`: where they are kept; None = in memory alone."""
 
     def __init__(self, credential: Credential, file: Path | None = None):
         self._credential, self._file = credential, file

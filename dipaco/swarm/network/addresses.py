@@ -34,9 +34,7 @@ def parse(address: str) -> SocketAddress:
 
 
 def check_to_listen(address: str, announce: str | None) -> None:
-    """Checks, before anything is begun, a backbone's address and the host that it announces. Raises
-    `BadAddress`, `BadSetting`.
-    """
+    """Checks a backbone's address and announced host. Raises `BadAddress`, `BadSetting`."""
     parse(address)
     if announce is not None and not _is_host(announce):
         expected = "the name or the address of this machine alone, as in swarm.example.org"

@@ -78,11 +78,8 @@ class Authority:
         return secrets.token_bytes(32)
 
     def issue(self, name: str, role: str, now: float, days: float) -> Credential:
-        """A credential for one name, with a new key. `now`: seconds, as time.time().
-
-        Raises:
-          BadName: the name is not valid.
-          BadCredential: `days` is not within 0 and `MAX_DAYS`.
+        """A credential for one name, with a new key. `now`: seconds, as time.time(). Raises
+        `BadName`, `BadCredential`: `days` is not within 0 and `MAX_DAYS`.
         """
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -129,11 +126,8 @@ class Authority:
 
 
 def authority_in(file: Path) -> Authority:
-    """The authority whose private key is in a file. Makes both if there is no such file.
-
-    Raises:
-      BadCredential: it holds no key.
-      NotWritable.
+    """The authority whose private key is in a file. Makes both if there is no such file. Raises
+    `BadCredential`: it holds no key; `NotWritable`.
     """
     with translate_os_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -160,11 +154,8 @@ def keys_folder() -> Path:
 
 
 def save_credential(credential: Credential, file: Path) -> None:
-    """Writes a new file that its owner alone can read.
-
-    Raises:
-      CredentialExists: there is a file of that name. It is left as it is.
-      DiskFull, NotWritable.
+    """Writes a new file that its owner alone can read. Raises `CredentialExists`, `DiskFull`,
+    `NotWritable`.
     """
     with translate_os_errors(file):
         try:
@@ -250,8 +241,8 @@ class Verifier:
         self.locked: Mapping[str, str] = {}  # serial -> a sentence that says why
 
     def check(self, certificate: Certificate, sender: str) -> None:
-        """Checks who sends a message on a connection that this certificate has opened. Raises
-        `MessageRefused`: the reason is in it.
+        """Checks who sends on a connection that this certificate has opened. Raises
+        `MessageRefused`.
         """
 
         def refused(reason: str) -> MessageRefused:

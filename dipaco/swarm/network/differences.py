@@ -38,9 +38,7 @@ def difference(known: GroupState | None, new: GroupState) -> StateUpdate:
 
 
 def updated(known: GroupState | None, update: StateUpdate) -> GroupState:
-    """The state that an update describes. Raises `BadMessage`: the update starts from another state
-    than `known`.
-    """
+    """The described state. Raises `BadMessage`: the update starts from another than `known`."""
     if update.base == WHOLE:
         known = None
     elif known is None or known.number != update.base:

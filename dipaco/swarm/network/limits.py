@@ -33,9 +33,7 @@ class Unproven:
 
     @contextlib.asynccontextmanager
     async def one(self, seconds: float, place: str) -> AsyncGenerator[None]:
-        """Admits one more, for so long. Raises `TimeoutError`: it took longer, or too many came
-        after it.
-        """
+        """Admits one more, for so long. Raises `TimeoutError`, also if too many come after it."""
         async with asyncio.timeout(seconds) as limit:
             self._open.append((place, limit))
             from_here = [one for one in self._open if one[0] == place]
@@ -80,8 +78,8 @@ class OpenRequests:
                 del self._connections[serial]
 
     def note_session(self, serial: str, session: str) -> None:
-        """A session of a credential asks for something. Raises `SwarmRefuses`: other sessions of
-        that credential are too many.
+        """A session asks for something. Raises `SwarmRefuses`: its credential has too many
+        others.
         """
         now = time.monotonic()
         seen = {one: at for one, at in self._sessions[serial].items() if at > now - SESSION_SECONDS}

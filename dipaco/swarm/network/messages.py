@@ -200,9 +200,8 @@ class GroupState(Positioned):
 
 
 class PollRequest(Positioned):
-    """Answer as soon as the group's state is not the one that I know. Reply: `StateUpdate`.
-
-    My position names the state that I hold.
+    """Answer as soon as the group's state is not the one that I know. My position names the state
+    that I hold. Reply: `StateUpdate`.
     """
 
     known: int
@@ -281,8 +280,8 @@ class SliceRequest(PeerMessage):
 
 
 class ForwardRequest(PeerMessage):
-    """My part of a slice comes along. I have no connection to its reducer: pass it on. To the
-    leader. Reply: `Ack`.
+    """To the leader: pass on the part that comes along, whose reducer I do not reach. Reply:
+    `Ack`.
     """
 
     round_number: int

@@ -70,15 +70,9 @@ class Streams:
         listen: str = ":0",
         announce: str | None = None,
     ) -> "Streams":
-        """Listens if there is a handler.
-
-        Args:
-          handler: serves streams; None = a client, which does not listen.
-          listen: the address; by default any port of all interfaces.
-          announce: the host in `address`. None = the host of `listen`, or this machine's.
-
-        Raises:
-          BadAddress, BadCredential, CannotListen.
+        """Listens if there is a handler; without one it is a client's. `announce`: the host in
+        `address`; None = the host of `listen`, or this machine's. Raises `BadAddress`,
+        `BadCredential`, `CannotListen`.
         """
         self = cls(credential)
         if handler is not None:

@@ -139,15 +139,9 @@ class Wire:
         from_backbone: bool = False,
         recipient: str = "",
     ) -> tuple[Body, bytes]:
-        """Sends a request, and waits for the reply.
-
-        Args:
-          within_seconds: limit until the reply begins. Its payload then has as long again, and the
-            time that it needs at `LEAST_SPEED`.
-          recipient: the intended session; empty = the one that answers at the address.
-
-        Raises:
-          PEER_ERRORS: OSError, also a TimeoutError, if there is no reply in time.
+        """Sends a request, and waits for the reply. `within_seconds`: limit until it begins. Its
+        payload then has as long again, and the time that it needs at `LEAST_SPEED`. `recipient`:
+        the intended session; empty = the one that answers. Raises `PEER_ERRORS`.
         """
         encoded = msgspec.msgpack.encode(body)
         request = Request(method, encoded, self.name, recipient, len(payload))
@@ -187,10 +181,8 @@ class Wire:
             self.book.merge(found.records)
 
     async def reached_at(self, announced: str, request: PeerRequest) -> str | None:
-        """The address at which a newcomer answers when it is dialled back, or None.
-
-        A volunteer's is the port that it listens on, at the host from which it is seen to dial: no
-        other host is dialled for it. A backbone is believed.
+        """The address at which a newcomer answers when it is dialled back, or None. No host is
+        dialled but the one that a volunteer is seen to dial from. A backbone is believed.
         """
         address: str | None = announced
         try:
@@ -237,9 +229,7 @@ class Wire:
                         await self._answer(writer, sender, handling)
 
     def _asked(self, header: Request, certificate: Certificate) -> tuple[Any, RequestHandler]:
-        """The body of a request, and its handler. Raises `BadMessage`, `MessageRefused`,
-        `SwarmRefuses`.
-        """
+        """The body of a request, and its handler. Raises `PEER_ERRORS`."""
         self.verifier.check(certificate, header.sender)
         self._open_requests.note_session(certificate.serial, header.sender)
         self.meter.charge("down", len(header.body))  # strangers use up nothing of the limit
@@ -294,9 +284,7 @@ class Wire:
     async def _send(
         self, writer: asyncio.StreamWriter, header: bytes, payload: bytes | memoryview
     ) -> None:
-        """Sends a message. Its payload keeps to the link's limit. Raises `OSError`: the peer does
-        not take it.
-        """
+        """Sends a message. Its payload keeps to the link's limit. Raises `OSError`."""
         started = time.monotonic()
         self.meter.charge("up", len(header))
         writer.write(len(header).to_bytes(4, "big") + header)

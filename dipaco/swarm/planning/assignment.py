@@ -56,9 +56,8 @@ def assign(
 
 
 def seconds_without(num_blocks: int, others: list[float]) -> float:
-    """Seconds that these peers need for so many blocks; infinite if there are no peers.
-
-    Blocks are computed whole, so it is at least the time of the fastest peer for one block.
+    """Seconds that these peers need for so many blocks; infinite without peers. Blocks are computed
+    whole: at least the time of the fastest peer for one.
     """
     if not others:
         return math.inf

@@ -34,11 +34,9 @@ class PathNeed(NamedTuple):
 
 
 def path_to_join(needs: Iterable[PathNeed], name: str) -> int | None:
-    """The path that needs a newcomer most, or None if there is no path.
-
-    It is the path that would end last without the newcomer. Among paths without volunteers, the one
-    with the most samples left comes first. Among paths with nothing left, the slowest comes first.
-    `name`: the newcomer's name, so that others choose differently among equal paths.
+    """The path that needs a newcomer most: the one that would end last. Among paths without
+    volunteers, the most samples left come first; with nothing left, the slowest. `name`: so that
+    others choose differently among equal paths.
     """
 
     def order(need: PathNeed) -> tuple[float, float, float, int]:
@@ -53,11 +51,7 @@ def path_to_move_to(
     needs: Iterable[PathNeed], here: int, samples_per_second: float, name: str
 ) -> int | None:
     """The path that needs a volunteer clearly more than its present one. None = it stays.
-
-    Args:
-      needs: all paths that can be joined, the present one included.
-      samples_per_second: the volunteer's speed, which is part of the speed of `here`.
-      name: the volunteer's name.
+    `samples_per_second`: its speed, which is part of the speed of `here`.
     """
     by_path = {need.path: need for need in needs}
     own = by_path.pop(here, None)
@@ -91,13 +85,9 @@ NEW_SECONDS = 300.0  # A newcomer should have computed its first block in this t
 def expected_speeds(
     volunteers: Mapping[int, Sequence[tuple[float, float]]],
 ) -> dict[int, float]:
-    """Path -> expected samples per second of all its volunteers.
-
-    A newcomer counts with the mean speed. A volunteer that has computed nothing for `NEW_SECONDS`
-    counts for nothing: the path may need others.
-
-    Args:
-      volunteers: of each its samples per second (0 before its first block), and its age in seconds.
+    """Path -> expected samples per second of all its volunteers, by the speed (0 before a block)
+    and the seconds of each. A newcomer counts with the mean speed. One without a block for
+    `NEW_SECONDS` counts for nothing: the path may need others.
     """
     timed = [speed for each in volunteers.values() for speed, _ in each if speed]
     usual = statistics.fmean(timed) if timed else 1.0

@@ -15,15 +15,13 @@ from dipaco.swarm.planning.shares import Link
 
 @dataclasses.dataclass(frozen=True)
 class Rate:
-    """An exponential moving average of amounts per second. It is unbiased from the first
-    measurement on, like Adam's moments.
-    """
+    """An exponential moving average per second, unbiased from the first measurement on."""
 
     weight: float = 0.0  # weight of the measurements, in [0, 1)
     seconds_per_unit: float = 0.0
 
     def after(self, amount: float, seconds: float, alpha: float = 0.1) -> "Rate":
-        """Adds one measurement. Seconds per unit are averaged, so that stalls count as long as they
+        """Adds one measurement. Seconds per unit are averaged: stalls count as long as they
         took.
         """
         if amount <= 0:
@@ -89,11 +87,8 @@ class RoundSeconds(NamedTuple):
 def round_seconds_of(
     links: Sequence[Link], num_values: int, least_seconds: float, step_seconds: float
 ) -> RoundSeconds:
-    """Estimates the duration of a round.
-
-    Args:
-      links: the links of all members, the leader's first, whose word is taken.
-      step_seconds: the time that the step has taken so far.
+    """Estimates the duration of a round. `links`: those of all members, the leader's first, whose
+    word is taken. `step_seconds`: the time that the step has taken so far.
     """
     speeds = [min(link.up, link.down) for link in links]
     of_senders = [speed for link, speed in zip(links[1:], speeds[1:], strict=True) if link.sends]

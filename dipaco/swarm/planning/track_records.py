@@ -195,11 +195,9 @@ IDLE_SECONDS = 1800.0
 
 
 class IdleVolunteers:
-    """Volunteers that finish no block, by session.
-
-    An idle volunteer does not count until it finishes a block. It gets another chance after
-    `IDLE_SECONDS`, then after twice as long: the path may be left to plain workers, so that it
-    could not compute a block.
+    """Volunteers that finish no block, by session. An idle one does not count until it does. It
+    gets another chance after `IDLE_SECONDS`, then after twice as long: the path may be left to
+    plain workers, so that it could not compute.
     """
 
     def __init__(self) -> None:
@@ -214,14 +212,10 @@ class IdleVolunteers:
         now_seconds: float,
         limit_seconds: Mapping[str, float],
     ) -> Set[str]:
-        """Looks at the members once more. Returns the sessions that do not count. Time in which a
-        session was no member does not count.
-
-        Args:
-          useful_seconds: for each session, when its last block came, or when it last asked for rows
-            that it could compute and there were none.
-          limit_seconds: for each session, the deadline of a block, if that is longer than
-            `IDLE_SECONDS`.
+        """Looks at the members once more. Returns the sessions that do not count. `useful_seconds`:
+        for each session, when its last block came, or when it last asked for rows that it could
+        compute and there were none. `limit_seconds`: deadlines of blocks, where longer than
+        `IDLE_SECONDS`.
         """
         since, self._looked_seconds = self._looked_seconds, now_seconds
         had_rows, self._had_rows = self._had_rows, has_rows

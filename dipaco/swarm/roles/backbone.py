@@ -54,11 +54,8 @@ class _StepTaken(NamedTuple):
 
 
 class Backbone:
-    """One backbone of one path.
-
-    Args:
-      announce: the host that peers are told; None = the host of `listen`, or this machine's.
-      num_steps: steps of a path, over all phases. Volunteers are told.
+    """One backbone of one path. `announce`: the host that peers are told; None = the host of
+    `listen`, or this machine's. `num_steps`: steps of a path, as volunteers are told.
     """
 
     def __init__(
@@ -113,8 +110,8 @@ class Backbone:
             self._loop.close()
 
     def run_phase(self, work: PhaseWork) -> PhaseResult:
-        """Has the group take the steps of a phase; see `PhaseRunner`. Raises Any error of
-        `work.should_stop`; then nothing more is recorded.
+        """Has the group take the steps of a phase; see `PhaseRunner`. Raises errors of
+        `should_stop`.
         """
         taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()
@@ -199,9 +196,7 @@ class Backbone:
             await self._wire.transport.close()
 
     async def _tell_address(self) -> None:
-        """Tells volunteers, as the ledger knows them, where this backbone is now. They may know
-        none that is left.
-        """
+        """Tells volunteers, as the ledger knows them, where this backbone is now."""
         for address in self._ledger.volunteers_addresses():
             await self._wire.exchange_records(address)
 
@@ -258,9 +253,7 @@ class Backbone:
                     self._say("another backbone leads now: this one follows it")
 
     def _is_another_s(self) -> bool:
-        """True if another backbone has claimed the phase, or the next, of a group that this one
-        led.
-        """
+        """True if another backbone has claimed the phase, or the next, of this one's group."""
         holders = None, self._place.worker
         return self._leader.is_leading and self._ledger.leader() not in holders
 

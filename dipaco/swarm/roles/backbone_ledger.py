@@ -43,8 +43,8 @@ class BackbonePlace(NamedTuple):
 
 
 def register(swarms: Swarms, place: BackbonePlace, settings: GroupSettings, address: str) -> None:
-    """Records a backbone that starts. Raises `OptionsDiffer`: other backbones of the path have
-    other options.
+    """Records a backbone that starts. Raises `OptionsDiffer`: others of the path have other
+    options.
     """
     own, (arm, path, worker) = options_of(settings), place
     recorded, workers = swarms.register(worker, arm, path, address, own)
@@ -76,8 +76,8 @@ class BackboneLedger:
         self._swarms.put_backbone(worker, arm, path, self._address, is_staffed=is_staffed)
 
     def read_credentials(self, verifier: Verifier) -> dict[str, tuple[str, ...]]:
-        """Gives the verifier the ledger's credentials. Returns for each credential why its sessions
-        were refused.
+        """Gives the verifier the ledger's credentials. Returns why sessions of each were
+        refused.
         """
         issued = self._swarms.credentials()
         verifier.allowed = frozenset(one.serial for one in issued)
@@ -120,9 +120,7 @@ class BackboneLedger:
         return self._ledger.reaper.end_claims_of(*holder)
 
     def is_staffed_by_leader(self) -> bool | None:
-        """True if another live backbone, which led last, has volunteers. None if there is no such
-        backbone.
-        """
+        """True if another live backbone, which led last, has volunteers. None without one."""
         arm, path, worker = self._place
         leader = self.leader()
         if leader == worker or leader not in self._swarms.backbones(arm, path):
@@ -144,7 +142,7 @@ class BackboneLedger:
         self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
 
     def overview(self, steps: int, inner: InnerSettings) -> RunOverview:
-        """The state of the run, for people who lend a machine. `steps`: steps of a path, over all
+        """The state of the run, for people who lend a machine. `steps`: of a path, over all
         phases.
         """
         arm, batch_size = self._place.arm, inner.batch_size

@@ -97,9 +97,9 @@ class Leader:
         return self._service.is_leading
 
     def num_volunteers(self) -> int:
-        """Number of volunteers that compute here, or wait until this backbone leads. Volunteers
-        that finish no block do not count. Each call looks once more. Time in an averaging does not
-        count against them, nor as long a time after it, in which they fetch the mean.
+        """Number of volunteers that compute here, or wait until this backbone leads, without idle
+        ones. Each call looks once more. Time in an averaging does not count against them, nor as
+        long a time after it, in which they fetch the mean.
         """
         here = self.group.members if self.is_leading else {}
         computing = {name: one for name, one in here.items() if one.join_request.computes}
@@ -130,9 +130,8 @@ class Leader:
     def begin_phase(
         self, backbones: tuple[str, ...], *, last_senders: Set[str] | None = None
     ) -> None:
-        """Begins or continues a phase with the holder's state. `last_senders`: another backbone has
-        led until now, and its peers may bring rows of the next step. These peers sent in its last
-        round; empty if they are not known.
+        """Begins or continues a phase with the holder's state. `last_senders`: as in
+        `begin_step`.
         """
         self.start_leading()
         self._service.backbones, self._last_senders = backbones, last_senders
@@ -174,8 +173,7 @@ class Leader:
         next_batch: Mapping[str, np.ndarray] | None = None,
     ) -> StepOutcome | None:
         """Takes one step of the group. None if `should_stop` before it was closed. `next_batch`:
-        the rows of the following step, if they may be computed as well. None in the last step of a
-        phase, and without delayed updates. Raises `Diverged`: the gradient is not finite.
+        the rows of the following step, if they may be computed as well. Raises `Diverged`.
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None

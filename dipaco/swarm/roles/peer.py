@@ -32,9 +32,7 @@ STEP_SECONDS = 0.3
 
 
 class Peer:
-    """One session with a group. `bytes_per_second`: its link's speed that the leader is told; 0 =
-    unknown.
-    """
+    """One session with a group. `bytes_per_second`: what the leader is told; 0 = unknown."""
 
     computes = False  # true if it computes gradients
 

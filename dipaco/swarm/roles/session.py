@@ -59,11 +59,8 @@ class SessionConfig(NamedTuple):
 async def run_session(
     config: SessionConfig, credential: Credential, stop: asyncio.Event, say: Callable[[str], None]
 ) -> None:
-    """Takes part until the run is over, or `stop` is set.
-
-    A volunteer serves the path that needs it most, and moves in order when that is another. If it
-    is not served there, it goes back to its first address. Raises `BadAddress`, `BadCredential`,
-    `NoSuchSwarm`, `SwarmRefuses`, `SwarmUnreachable`, `TlsRefused`.
+    """Takes part until the run is over, or `stop` is set: at the path that needs it most, or at its
+    first address if it is not served there. Raises `PATH_ERRORS`, `BadCredential`, `NoSuchSwarm`.
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
@@ -123,8 +120,7 @@ async def ask_about_run(wire: Wire, address: str) -> RunOverview:
 
 class _Visit:
     """One path, served until the run is over, `stop` is set, or another path needs it more.
-    `compute`: programs from another path of the run; None = they are made from the group's
-    settings.
+    `compute`: programs from another path of the run, if there are any.
     """
 
     def __init__(
@@ -147,9 +143,7 @@ class _Visit:
         return 0 if self._peer is None else self._peer.samples
 
     async def run(self, wire: Wire, stop: asyncio.Event, *, may_choose: bool) -> None:
-        """Serves the path. Sets `moves_to` to the address of another path if that is to be served
-        next.
-        """
+        """Serves the path. Sets `moves_to` to the address of another that is to be served next."""
         self._wire = wire
         stopping = asyncio.ensure_future(stop.wait())
         tasks: list[asyncio.Future] = [stopping]
@@ -243,9 +237,7 @@ class _Visit:
         return True
 
     async def _reached(self, path: int, addresses: tuple[str, ...]) -> str | None:
-        """The first address of a path at which a backbone answers. None if none does, unless the
-        path was requested.
-        """
+        """The first address at which a path's backbone answers; None, unless it was requested."""
         for address in addresses:
             if address in self._avoided.now(time.monotonic()):
                 continue

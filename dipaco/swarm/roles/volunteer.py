@@ -75,8 +75,8 @@ class Volunteer(Peer):
         return "averages" if is_in else "waits"
 
     async def run(self) -> None:
-        """Takes part until the run is over, or `leave` is called. Raises `SwarmRefuses`,
-        `SwarmUnreachable`.
+        """Takes part until the run is over, or `leave` is called. Raises as
+        `LeaderConnection.find`.
         """
         turns = self.poll_forever(), self.follow_forever(), self._compute_forever()
         async with side_by_side(self._is_leaving.wait(), *turns) as (leaving, *tasks):
@@ -255,9 +255,7 @@ class Volunteer(Peer):
             self._said_why = why
 
     async def _offer_kept_sum(self, kept: StepSum) -> bool:
-        """Offers a kept sum to the new leader. False if there was no reply, so that it is offered
-        again.
-        """
+        """Offers a kept sum to the new leader. False without a reply: it is offered again."""
         if not self._is_wanted(kept):
             del self._kept[kept.step]
             return True

@@ -42,9 +42,7 @@ class SliceSum:
         self.is_over = False
 
     def end(self) -> None:
-        """Ends the sum without a mean. A peer that waits for it may have vanished without a
-        goodbye, and would keep all parts for ever.
-        """
+        """Ends the sum without a mean, for those that wait for it: they would keep all parts."""
         self.is_over = True
         self.parts.clear()
         self.is_settled.set()
@@ -59,10 +57,8 @@ class Reducer:
         self._new_round = Signal()
 
     def begin(self, plan: RoundPlan) -> None:
-        """Starts a round in which this peer may have a slice, or takes the news of its plan.
-
-        Rounds of another leader end. Earlier rounds without a mean end as well, since they are held
-        again.
+        """Starts a round in which this peer may have a slice, or takes the news of its plan. Rounds
+        of another leader end, and those without a mean, since they are held again.
         """
         for number, one in list(self._sums.items()):
             is_held_again = number < plan.number and one.mean is None
@@ -80,11 +76,8 @@ class Reducer:
 
     async def slice_sum(self, round_number: int, start: int, stop: int) -> SliceSum:
         """The slice of a round, once all its senders are committed. A sender may hear of a round
-        before its reducer does. Then this waits for the plan, as long as the caller does.
-
-        Raises:
-          SwarmRefuses: that round is over. It is no fault: a peer may be slow.
-          BadMessage: this peer does not have that slice.
+        before its reducer does: this waits for the plan, as long as the caller does. Raises
+        `SwarmRefuses`: that round is over; `BadMessage`: this peer does not have that slice.
         """
         while (found := self._sums.get(round_number)) is None or found.plan.commitments is None:
             known = max(self._sums, default=round_number)
@@ -109,11 +102,8 @@ class Reducer:
         return found.parts[sender]
 
     def push(self, total: SliceSum, sender: str, content: bytes) -> None:
-        """Adds a sender's part.
-
-        Raises:
-          SwarmRefuses: that round is over.
-          BadMessage: the part does not count, and why.
+        """Adds a sender's part. Raises `SwarmRefuses`: that round is over; `BadMessage`: it does
+        not count.
         """
         if total.is_over:
             raise SwarmRefuses(reason=OVER)
@@ -135,9 +125,7 @@ class Reducer:
         total.is_settled.set()
 
     async def mean(self, total: SliceSum) -> bytes:
-        """Waits until there is a mean. Returns it as it is sent. Raises `SwarmRefuses`: that round
-        is over, and has no mean.
-        """
+        """The mean as it is sent, once there is one. Raises `SwarmRefuses`: the round is over."""
         await total.is_settled.wait()
         if total.mean is None:
             raise SwarmRefuses(reason=OVER)
@@ -145,9 +133,7 @@ class Reducer:
 
 
 def check_part(plan: RoundPlan, part: Slice, sender: str, content: bytes) -> None:
-    """Raises `BadMessage` if a coded part has another size, or not the digest to which its sender
-    has committed itself.
-    """
+    """Raises `BadMessage` if a coded part has another size, or not its committed digest."""
     if len(content) != (size := codec_of(plan.codec).num_bytes(part.stop - part.start)):
         raise BadMessage(problem=f"it has {len(content)} bytes of values, expected {size}")
     if plan.commitments and digest(content) != plan.commitment(sender, part):
@@ -166,9 +152,7 @@ def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) ->
 
 
 def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
-    """The whole mean, float32 [values], from the means of its slices. Raises `BadMessage`: one has
-    another length.
-    """
+    """The whole mean, float32 [values], from those of its slices. Raises `BadMessage`."""
     decode = codec_of(codec).decode
     of_slices = zip(contents, slices, strict=True)
     return np.concatenate([decode(content, part.stop - part.start) for content, part in of_slices])
@@ -208,12 +192,8 @@ async def push_part(
     sender: str,
     attempts: int = 1,
 ) -> None:
-    """Sends a sender's part of a slice to its reducer.
-
-    Raises:
-      SwarmRefuses: the part does not count.
-      PEER_ERRORS: the reducer does not answer, or another peer at its address does. If this peer is
-        the reducer, `BadMessage`: the part does not count.
+    """Sends a sender's part of a slice to its reducer. Raises `SwarmRefuses`: the part does not
+    count; `PEER_ERRORS`: the reducer does not answer, or another peer does at its address.
     """
     within = attempts * plan.within_seconds
     if part.reducer == wire.name:
@@ -240,9 +220,7 @@ async def push_part(
 async def fetch_mean(
     wire: Wire, reducer: Reducer, plan: RoundPlan, part: Slice, *, within_seconds: float
 ) -> bytes:
-    """The coded mean of a slice from its reducer. Raises `PEER_ERRORS`: the reducer does not give
-    it.
-    """
+    """The coded mean of a slice from its reducer. Raises `PEER_ERRORS`."""
     if part.reducer == wire.name:
         return await reducer.mean(await reducer.slice_sum(plan.number, part.start, part.stop))
     body = SliceRequest(round_number=plan.number, start=part.start, stop=part.stop)

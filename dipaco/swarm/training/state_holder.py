@@ -58,9 +58,7 @@ class StateBytes:
 
 
 def state_from_bytes(content: bytes, like: PathState) -> PathState:
-    """The inverse. `like` gives shapes and types. Raises `BadMessage`: there are too many or too
-    few bytes.
-    """
+    """The inverse. `like` gives shapes and types. Raises `BadMessage`: another size."""
     leaves, structure = jax.tree.flatten(like)
     sizes = [leaf.size * leaf.dtype.itemsize for leaf in leaves]
     if len(content) != sum(sizes):
@@ -122,12 +120,9 @@ class StateHolder:
         return (*((self.lineage,) if self.lineage else ()), *before)
 
     async def parts_for(self, lineage: str, learning_rate: float | None) -> Any | None:
-        """The parameters at which rows are computed, or None if they are not here.
-
-        Args:
-          lineage: names the state that they are computed from.
-          learning_rate: the rate of the step from there, whose result is predicted. None: the rows
-            are computed at that state itself.
+        """The parameters at which rows are computed from the state of that lineage, or None if they
+        are not here. `learning_rate`: the rate of the step from there, whose result is predicted.
+        None: the rows are computed at that state itself.
         """
         before = self.before
         if self.state is not None and lineage and lineage == self.lineage:
@@ -151,8 +146,8 @@ class StateHolder:
             return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
-        """Takes a step that the group has taken. Raises `Diverged`: a parameter would not be
-        finite. The state stays as it was.
+        """Takes a step of the group. Raises `Diverged`, and keeps the state: it would not be
+        finite.
         """
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)

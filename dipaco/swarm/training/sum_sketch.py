@@ -67,9 +67,7 @@ def has_sketch(plan: RoundPlan, part: Slice, content: bytes, of_parts: np.ndarra
 
 
 def is_mean(codec_name: str, mean: np.ndarray, content: bytes) -> bool:
-    """True if a slice's coded mean is this one, to the bit. Values below float32's smallest normal
-    number may be zero.
-    """
+    """True if a slice's coded mean is this one, to the bit. Subnormal numbers may be zero."""
     codec = codec_of(codec_name)
     with np.errstate(invalid="ignore", over="ignore"):
         if (expected := codec.encode(mean)) == content:
