@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from dipaco.swarm.network.messages import Slice
-from dipaco.swarm.roles.volunteer_sums import CodecResidual
+from dipaco.swarm.roles.volunteer import CodecResidual
 from dipaco.swarm.training.slices import rounding
 
 SUM = np.array([1.0, 1.0001, 3.00001], np.float32)

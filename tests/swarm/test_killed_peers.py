@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from dipaco.swarm.leading import published_state, service
+from dipaco.swarm.leading import service
 from dipaco.swarm.training import state_holder
 from tests.support import swarm_peer
 from tests.support.swarm_clock import until
@@ -63,7 +63,7 @@ async def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(group, pe
 @pytest.fixture
 def newest_in_chunks(monkeypatch):
     """The newest state is offered, in many chunks."""
-    monkeypatch.setattr(published_state, "MAX_STEPS", 1)
+    monkeypatch.setattr(service, "MAX_STEPS", 1)
     for file in (state_holder, service):
         monkeypatch.setattr(file, "CHUNK_BYTES", swarm_peer.CHUNK_BYTES)
 

@@ -54,9 +54,6 @@ REMEMBERED = 32  # rounds kept for comparison
 SPOT_VALUES = 1024  # values that are compared by themselves
 
 
-OnWithheld = Callable[[str], None]
-
-
 class LentCheck(NamedTuple):
     """Blocks that a member computes because another has."""
 

@@ -26,9 +26,8 @@ from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
-from dipaco.swarm.leading.published_state import PastMeans, PublishedState
 from dipaco.swarm.leading.rounds import RoundFailed, Rounds
-from dipaco.swarm.leading.service import LeaderService
+from dipaco.swarm.leading.service import LeaderService, PastMeans, PublishedState
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.leading.sum_checks import NOT_FINITE
 from dipaco.swarm.network.messages import (
