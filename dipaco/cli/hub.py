@@ -6,6 +6,7 @@ that library. Its tests know a stand-in of the hub's API, without Xet.
 
 import argparse
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -17,7 +18,7 @@ from typing import Any
 
 from dipaco.cli.errors import ExportUnfinished, HubFailed, HubRefused, NoRepository, NotOnHub
 from dipaco.cli.options import find_release, output_path
-from dipaco.errors import CheckpointExists, needs_extra, one_line
+from dipaco.errors import FILE_ERRNOS, CheckpointExists, needs_extra, one_line
 from dipaco.files import link, translate_os_errors
 from dipaco.store.address import Address
 
@@ -128,14 +129,16 @@ def _hub(name: str) -> Generator[Any]:
     """The hub. Its errors become ours."""
     with needs_extra("hub", feature="The Hugging Face Hub"):
         from huggingface_hub import HfApi, constants, errors
-    hub = constants.ENDPOINT
+    hub, of_xet = constants.ENDPOINT, getattr(errors, "XetDownloadError", RuntimeError)
     try:
         yield HfApi(library_name="dipaco")
     except errors.RepositoryNotFoundError as error:
         raise NoRepository(name=name, hub=hub) from error
     except errors.HFValidationError as error:
         raise NotOnHub(given=f"hf://{name}") from error
-    except (errors.HTTPError, ConnectionError, RuntimeError, errors.EntryNotFoundError) as error:
+    except (errors.HTTPError, OSError, RuntimeError, of_xet) as error:
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT, *FILE_ERRNOS):
+            raise  # it is this machine's
         problem: BaseException = error
         while problem.__cause__ is not None and not hasattr(problem, "response"):
             problem = problem.__cause__

@@ -2,6 +2,7 @@
 The hub itself was not asked, nor was anything sent by Xet.
 """
 
+import errno
 import shlex
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.support.hub import LARGE, serving_hub
 
 constants = pytest.importorskip("huggingface_hub.constants", reason="needs the `hub` extra")
+errors = pytest.importorskip("huggingface_hub.errors")
 # The library sends files in a way that its own HTTP client advises against.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
 NAME, PLACE = "we/quickstart", "hf://we/quickstart"
@@ -140,6 +142,27 @@ def test_a_run_is_exported_and_pushed_and_a_card_that_is_there_stays(hub, tiny, 
     ended = here("push", tiny.folder, PLACE)
     assert "The README.md of the repository stays as it was." in ended.out
     assert hub.files(NAME)["README.md"] == b"license: mine"
+
+
+@pytest.mark.parametrize(
+    ("raised", "says"),
+    [
+        (PermissionError("the token of Xet has expired"), "HubFailed: {hub}: the token of Xet has"),
+        (errors.XetDownloadError("no part came"), "HubFailed: {hub}: no part came. What has"),
+        (
+            OSError(errno.ENOSPC, "full", "some/file"),
+            "DiskFull: No space left on the disk of {out}",
+        ),
+    ],
+)
+def test_what_the_library_raises_is_a_sentence(hub, here, tmp_path, monkeypatch, raised, says):
+    def snapshot_download(*_, **__):
+        raise raised
+
+    monkeypatch.setattr("huggingface_hub.HfApi.snapshot_download", snapshot_download)
+    ended = here("pull", PLACE, tmp_path / "out")
+    assert ended.err.startswith(says.format(hub=hub.url, out=tmp_path / "out"))
+    assert (ended.code, len(ended.err.splitlines())) == (4, 1)
 
 
 def test_a_hub_that_is_not_there_is_a_sentence(hub, exported, here, monkeypatch):
