@@ -125,8 +125,14 @@ def _read(file: Path) -> _File:
         if file.suffix == ".json":
             return msgspec.json.decode(content, type=_File)
         with needs_extra("serve", package="pyyaml", feature="a file of upstreams in YAML"):
-            import yaml  # noqa: F401 - msgspec imports it
-        return msgspec.yaml.decode(content, type=_File)
+            import yaml  # msgspec imports it too
+        decoded = msgspec.yaml.decode(content, type=_File)
+        keys = [key.value for key, _ in yaml.compose(content).value]
+        if len(set(keys)) < len(keys):
+            twice = max(keys, key=keys.count)
+            problem = f"`{twice}` is there twice. Give a path's upstreams as one list: [...]"
+            raise BadUpstreams(file=file, problem=problem)
+        return decoded
     except (OSError, UnicodeDecodeError, msgspec.MsgspecError) as error:
         problem = f'{one_line(error)}. Its lines are such as `0-63: {{url: "http://HOST:8000"}}`'
         raise BadUpstreams(file=file, problem=problem) from error

@@ -396,6 +396,7 @@ def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, r
         ("0-3: {url: http://x, model: '{path:999999999999}'}", "no name of a model"),
         ('0-3: {url: http://x, key: "a\\nb"}', "a key has characters"),
         ("", "such as `0-63"),
+        ("0-3: {url: http://x}\n0-3: {url: http://y}", "`0-3` is there twice"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_a_sentence(tmp_path, given, problem):
