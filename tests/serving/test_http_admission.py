@@ -124,7 +124,7 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
     """More requests for the path that is read than threads: its reading does not end, and no timer
     of admission does, before all the others have their whole answers.
     """
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 0.0)
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)
     monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
 
     def ask(path, **more):
@@ -159,8 +159,11 @@ def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_t
     assert not slow.began_again
 
 
-def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(slow):
+def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
+    slow, monkeypatch
+):
     """Else the path would be evicted for it, and read once more."""
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)  # also on a busy machine
 
     def reading(admission):
         return {digest for key in admission._readers._jobs for digest in key}
