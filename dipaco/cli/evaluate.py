@@ -53,7 +53,7 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)
-        texts = _texts(urls)
+        texts = _texts(options.documents, urls)
         result = evaluate_texts(
             opened, release, texts, options.path, options.rule, beginnings=options.beginnings
         )
@@ -73,22 +73,30 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _texts(urls: Sequence[str]) -> Iterator[str]:
+def _texts(given: str, urls: Sequence[str]) -> Iterator[str]:
     """The texts of all sources. What cannot be read is counted on standard error.
 
     Raises:
-      NoGoodRow: none of a source can be read.
+      NoGoodRow: nothing can be read.
     """
+    from dipaco.data.document import BadRows
     from dipaco.data.errors import NoGoodRow
     from dipaco.data.left_out import note_of_bad_rows
+    from dipaco.data.source_url import parse_url
     from dipaco.data.sources import open_source
 
+    has_any, bad = False, dict[str, BadRows]()  # by the kind of source
     for url in urls:
         source = open_source(url, skip_bad_rows=True)
         for document in source.documents:
+            has_any = True
             yield document.text
-        for place, bad in source.bad_rows.items():
-            if bad.count == bad.of > 0:
-                raise NoGoodRow(count=f"{bad.count:,}", source=place, first=bad.first)
-            if bad.count:
-                print(note_of_bad_rows(place, bad), file=sys.stderr)
+        for each, rows in source.bad_rows.items():
+            kind = parse_url(each).kind
+            bad[kind] = bad.get(kind, BadRows()).plus(rows)
+    for kind, rows in bad.items():
+        name = urls[0] if len(urls) == 1 else f"{kind}:{given}"
+        if rows.count and not has_any:
+            raise NoGoodRow(count=f"{rows.count:,}", source=name, first=rows.first)
+        if rows.count:
+            print(note_of_bad_rows(name, rows), file=sys.stderr)

@@ -73,6 +73,9 @@ def files_of(source: SourceUrl) -> list[Path]:
     Raises:
       BadSource: there is none.
     """
+    if not source.place:  # not the folder that all others are in
+        advice = f"Write for example `{source.kind}:notes`."
+        raise BadSource(source=source.url, problem="it names no file or folder.", advice=advice)
     place = os.path.expanduser(source.place)
     suffixes = SUFFIXES[source.kind]
     # A name that is also a pattern is the name: `notes [1].txt`.

@@ -153,6 +153,11 @@ def test_what_cannot_be_read_is_left_out_and_counted(here, tiny, documents, tmp_
     ended = here(*evaluate, tmp_path / "new.jsonl")
     assert "Left out, since they cannot be read: 1 of 14 rows" in ended.err
     assert ended.out == here(*evaluate, documents).out
+    for name in ("one", "two"):  # each file is a source
+        (tmp_path / f"{name}.txt").write_bytes(b"caf\xe9")
+    ended = here(*evaluate, tmp_path)
+    assert f"Left out, since they cannot be read: 2 of 2 files of `text:{tmp_path}`." in ended.err
+    assert ended.out == here(*evaluate, documents).out
 
 
 def test_a_run_of_a_mesh_is_evaluated_with_fewer_devices(tiny, monkeypatch):

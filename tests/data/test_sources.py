@@ -362,6 +362,12 @@ def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path, place):
         assert names == ["b/c/two.txt", "b/far/d/three.txt", "b/one.txt"]
 
 
+@pytest.mark.parametrize("url", ["text:", "jsonl:?text=body"])
+def test_a_source_without_a_place_is_not_the_whole_disk(url):
+    with pytest.raises(BadSource, match="names no file or folder"):
+        open_source(url)
+
+
 def test_links_that_lead_nowhere_are_counted(tmp_path):
     """As to a disk that is not mounted: its text would be missing without a word."""
     (tmp_path / "one.txt").write_text("one")
