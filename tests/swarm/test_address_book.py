@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.swarm.network.address_book import AddressBook, record_of
+from dipaco.swarm.network.addresses import AddressBook, record_of
 from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.roles import session
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
@@ -54,7 +54,7 @@ def test_nobody_makes_a_record_for_another_nor_with_another_runs_credential_nor_
 def test_a_file_that_cannot_be_read_is_replaced_and_a_full_book_drops_the_oldest(file, monkeypatch):
     file.parent.mkdir()
     file.write_bytes(b"none")
-    monkeypatch.setattr("dipaco.swarm.network.address_book.MAX_RECORDS", 2)
+    monkeypatch.setattr("dipaco.swarm.network.addresses.MAX_RECORDS", 2)
     book = AddressBook(ANA, file)
     for number in range(3):
         book.merge((record_of(issue(f"v{number}"), f"203.0.113.7:{number + 1}"),))

@@ -11,7 +11,7 @@ NUM_VALUES, STEP_SECONDS = 25_000_000, 60.0
 
 
 def most(*senders, num_values=NUM_VALUES, step_seconds=STEP_SECONDS):
-    return round_seconds_of([LEADER, *senders], num_values, 1.0, step_seconds).most
+    return round_seconds_of([LEADER, *senders], num_values, 1.0, step_seconds)[1]
 
 
 def own_seconds(link, num_values=NUM_VALUES):

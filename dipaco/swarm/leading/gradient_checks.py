@@ -1,13 +1,11 @@
 """The leader computes the gradients of drawn peers again and compares. No peer's word is used.
 
-The leader gets a drawn sender's parts from the reducers that have them, as the sender has committed
-itself to them, and compares every value. Credentials that have not passed a check since their last
-doubt, and sums that are far larger than others, are checked before the step is taken. Other checks
-run beside the following steps. A sum that is clearly different is a lie, and so are two that differ
-a little. If the leader cannot keep up, it *lends* a check: a drawn sender of another holder
-computes the rows as well, and learns of it when all means are there. If the two differ, the leader
-computes the sum itself, and judges both. Checks beyond those are left out (`num_due`,
-`num_checked`).
+The leader gets a drawn sender's parts from their reducers, and compares every value. Credentials
+that have not passed a check since their last doubt, and sums that are far larger than others, are
+checked before the step is taken, others beside the following steps. A sum that is clearly different
+is a lie, and so are two that differ a little. If the leader cannot keep up, it *lends* a check: a
+drawn sender of another holder computes the rows as well, and learns of it when all means are there.
+If the two differ, the leader computes the sum itself, and judges both. Further checks are left out.
 """
 
 import asyncio

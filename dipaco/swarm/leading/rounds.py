@@ -1,11 +1,10 @@
 """Rounds of averaging, planned and watched by their leader.
 
-First every sender commits itself to its parts, then parts are shown, then means are given, and last
-senders show sketches (`training.sum_sketch`). A round ends with the mean of every slice, or with
-the names of the members that kept it from ending. The next one is held without them. A reducer that
-dies loses nothing, since senders keep their sums until the step is closed. A part that its reducer
-has not got goes through the leader. So the leader sees itself who is at fault: a sender if the
-leader has not got the part either, else the reducer.
+Senders commit themselves to their parts and send them, reducers give means, and last senders show
+sketches (`training.sum_sketch`). A round ends with the mean of every slice, or with the names of
+members without which the next is held. A reducer that dies loses nothing, since senders keep their
+sums until the step is closed. A part that its reducer has not got goes through the leader, which so
+sees who is at fault: a sender if the leader has not got the part either, else the reducer.
 """
 
 import asyncio
@@ -186,11 +185,11 @@ class Rounds:
 
     def _within_seconds(self, links: list[Link]) -> float:
         step_seconds, num_values = self._group.rows.seconds, self._compute.num_values
-        length = round_seconds_of(links, num_values, MIN_WAIT_SECONDS, step_seconds)
-        self._expected_seconds = length.expected
-        learned = length.expected * self._durations.deadline_seconds(1.0)
+        expected, most = round_seconds_of(links, num_values, MIN_WAIT_SECONDS, step_seconds)
+        self._expected_seconds = expected
+        learned = expected * self._durations.deadline_seconds(1.0)
         patience = min(PATIENCE * step_seconds, MAX_PATIENCE_SECONDS)
-        return max(MIN_WAIT_SECONDS, min(learned, length.most), patience)
+        return max(MIN_WAIT_SECONDS, min(learned, most), patience)
 
     def _link(self, name: str, *, sends: bool) -> Link:
         if name in self._group.members:

@@ -52,9 +52,6 @@ class Ack(PeerMessage):
     """
 
 
-# --- joining and leaving ---------------------------------------------------------------------
-
-
 class JoinRequest(PeerMessage):
     """I would like to take part. Reply: `GroupInfo`."""
 
@@ -83,7 +80,7 @@ class GroupInfo(PeerMessage):
 
 
 class Record(msgspec.Struct, frozen=True, array_like=True):
-    """A peer's address by its own word: `address_book`."""
+    """A peer's address by its own word: `addresses`."""
 
     certificate: bytes  # DER
     number: int  # The newest counts.
@@ -95,9 +92,6 @@ class AddressRecords(PeerMessage):
     """The records that I know. Tell me yours. Reply: `AddressRecords`."""
 
     records: tuple[Record, ...] = ()
-
-
-# --- the group's state -----------------------------------------------------------------------
 
 
 class Sender(PeerMessage):
@@ -214,9 +208,6 @@ class PollRequest(Positioned):
     before: str = ""  # lineage of the state before, if I can still compute rows from it
 
 
-# --- work ------------------------------------------------------------------------------------
-
-
 class BlockResult(PeerMessage):
     """One block's gradient is computed, and can be added."""
 
@@ -230,8 +221,8 @@ class WorkRequest(PeerMessage):
 
     step: int  # step of the rows in `done`
     lineage: str  # lineage of the state from which their gradients are computed
-    done: tuple[BlockResult, ...]
-    wants_more: bool
+    done: tuple[BlockResult, ...] = ()
+    wants_more: bool = False
     sum_is_lost: bool = False  # the blocks in my sum must go to others
     # `done` was computed for the last leader: accept all of it, or nothing
     for_last_leader: bool = False
@@ -252,9 +243,6 @@ class WorkReply(PeerMessage):
     # Why there are no blocks: "is parked" (one takes you longer than the others need for all that
     # is left) or "is suspended" (averagings did not end with you).
     why: str = ""
-
-
-# --- averaging -------------------------------------------------------------------------------
 
 
 class BringRequest(PeerMessage):
@@ -307,9 +295,6 @@ class PastMeanRequest(PeerMessage):
     before: str  # lineage before the step
     start: int
     stop: int
-
-
-# --- state -----------------------------------------------------------------------------------
 
 
 class HeldStateRequest(PeerMessage):

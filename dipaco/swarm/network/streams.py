@@ -13,6 +13,7 @@ import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
+from dipaco.errors import CannotListen
 from dipaco.files import raise_file_limit
 from dipaco.swarm.errors import TlsRefused
 from dipaco.swarm.network import addresses
@@ -221,7 +222,7 @@ def _listening(where: SocketAddress) -> socket.socket:
             (where.host, where.port), family=family, backlog=BACKLOG, dualstack_ipv6=dual
         )
     except OSError as error:
-        raise addresses.cannot_listen(where, error.strerror) from error
+        raise CannotListen(where=where, problem=error.strerror, option="--listen") from error
     listener.setblocking(False)
     return listener
 

@@ -22,8 +22,7 @@ import msgspec
 
 from dipaco.errors import DipacoError
 from dipaco.swarm.errors import BadAddress, BadMessage, MessageRefused, SwarmRefuses
-from dipaco.swarm.network.address_book import AddressBook
-from dipaco.swarm.network.addresses import seen_address
+from dipaco.swarm.network.addresses import AddressBook, seen_address
 from dipaco.swarm.network.credentials import BACKBONE, Certificate, Credential, Verifier, printable
 from dipaco.swarm.network.limits import LinkMeter, OpenRequests
 from dipaco.swarm.network.messages import AddressRecords

@@ -1,13 +1,11 @@
 """Chooses the blocks that a peer gets, so that no step waits for a slow peer.
 
-A step ends with its last block. So a peer gets a block only if the others would not finish
-everything sooner. A peer that is too slow for that is *parked* until a step has more left. At the
-end of a step, when no block is free, an idle peer computes as a *backup* any block that it would
-finish before the block's holder does (MapReduce's backup tasks: Dean and Ghemawat 2004, section
-3.6).
-Rows of the next step come first, where they may be computed meanwhile.
-A peer of unknown speed gets one block and is timed by it: a free one, or else one whose holder's
-speed is known. (If neither speed is known, neither peer may ever finish.)
+A peer gets a block only if the others would not finish everything sooner. A peer that is too slow
+for that is *parked* until a step has more left. When no block is free, an idle peer computes as a
+*backup* any block that it would finish before the block's holder does (MapReduce's backup tasks:
+Dean and Ghemawat 2004, section 3.6), after rows of the next step if those may be computed
+meanwhile. A peer of unknown speed gets one block and is timed by it: a free one, or else one whose
+holder's speed is known. (If neither speed is known, neither peer may ever finish.)
 """
 
 import math

@@ -8,7 +8,6 @@ import collections
 import dataclasses
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from dipaco.swarm.planning.shares import Link
 
@@ -77,18 +76,11 @@ MAX_UNUSUAL = 8
 MAX_ROUND_SECONDS = 3600.0  # longest wait for senders that are slower than most
 
 
-class RoundSeconds(NamedTuple):
-    """The duration of one round."""
-
-    expected: float  # expected from the slowest link
-    most: float  # longest wait, whatever was measured
-
-
 def round_seconds_of(
     links: Sequence[Link], num_values: int, least_seconds: float, step_seconds: float
-) -> RoundSeconds:
-    """Estimates the duration of a round. `links`: those of all members, the leader's first, whose
-    word is taken. `step_seconds`: the time that the step has taken so far.
+) -> tuple[float, float]:
+    """The expected duration of a round, and the longest wait. `links`: those of all members, the
+    leader's first, whose word is taken. `step_seconds`: the time that the step has taken so far.
     """
     speeds = [min(link.up, link.down) for link in links]
     of_senders = [speed for link, speed in zip(links[1:], speeds[1:], strict=True) if link.sends]
@@ -100,7 +92,5 @@ def round_seconds_of(
         return (least_seconds + num_bytes / min(speeds[0], of_sender)) * (1.0 + SPREADS)
 
     by_slow, by_usual = most_seconds(ordered[num_unusual]), most_seconds(ordered[len(ordered) // 2])
-    return RoundSeconds(
-        expected=least_seconds + num_bytes / min(speeds),
-        most=max(min(by_slow, MAX_ROUND_SECONDS), by_usual, step_seconds),
-    )
+    most = max(min(by_slow, MAX_ROUND_SECONDS), by_usual, step_seconds)
+    return least_seconds + num_bytes / min(speeds), most

@@ -1,11 +1,11 @@
 """What the past says of members: who is suspended, who adds up nothing for a while, who is idle,
 and who is left alone after a fault. Time is any clock in seconds.
 
-A failed session is removed, joins again, and would get rows of the same step. After some failed
-rounds in a row it is suspended, for a multiple of the time it held up the step, at first ten. It
-therefore costs the others at most an eleventh of their time, whatever it does. Time that its own
-suspension added is not counted as held up. A new session continues the worst record among its
-holder's sessions, and clears the records of those that are gone.
+A failed session joins again, and would get rows of the same step. After some failed rounds in a row
+it is suspended, for a multiple of the time it held up the step, at first ten, and so costs the
+others at most an eleventh of their time. Time that its own suspension added is not counted as held
+up. A new session continues the worst record of its holder's, and clears the records of those that
+are gone.
 """
 
 import functools

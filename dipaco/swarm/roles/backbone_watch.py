@@ -1,11 +1,10 @@
 """What a backbone watches: the process of the leader that it follows, and whether volunteers or
 plain workers have its path.
 
-A leader has ended if it replied to this backbone before, and now its machine answers and refuses
-connections at its port. Its claims are then ended, and another backbone may lead at once. A machine
-that does not answer may be cut off and lead on, so it keeps its lease. If the leader lives all the
-same, behind a port that was closed meanwhile, it learns at its next heartbeat that its claim is
-lost, and leads no more.
+A leader has ended if it replied to this backbone before, and now its machine refuses connections at
+its port. Its claims are then ended, and another backbone may lead at once. A machine that does not
+answer may be cut off and lead on, so it keeps its lease. A leader that lives behind a closed port
+learns at its next heartbeat that its claim is lost.
 """
 
 import asyncio

@@ -6,10 +6,8 @@ them, and the round is held again without it. So each step equals a step of one 
 whichever peers come and go.
 
 With delayed updates (ZeRO-Offload, arXiv 2101.06840, section 5.2) peers compute the rows of the
-next step while this step is averaged. A step's gradients then belong not to the parameters after
-the step before it, but to the prediction of those (SpecTrain, arXiv 1809.02839). The first step of
-a phase, and of a backbone that has only the newest state, is not late. `ClosedStep.delay` tells the
-two apart.
+next step meanwhile, at parameters that this one is predicted to give (SpecTrain, arXiv 1809.02839).
+The first step of a phase, and of a backbone that has only the newest state, is not late.
 """
 
 import asyncio

@@ -18,8 +18,7 @@ from dipaco.swarm.errors import (
     SwarmUnreachable,
     TlsRefused,
 )
-from dipaco.swarm.network.address_book import AddressBook
-from dipaco.swarm.network.addresses import check_to_join
+from dipaco.swarm.network.addresses import AddressBook, check_to_join
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
@@ -64,7 +63,8 @@ async def run_session(
     """
     compute: Compute | None = None  # one set of programs serves every path of the run
     meter, samples, address = LinkMeter(config.bytes_per_second), 0, config.address
-    until, may_choose, has_joined = _date(credential.certificate.not_after), True, False
+    until = time.strftime("%Y-%m-%d", time.localtime(credential.certificate.not_after))
+    may_choose, has_joined = True, False
     avoided = LeftAlone(*AVOIDED_SECONDS)
     while True:
         visit = _Visit(config._replace(address=address), compute, avoided, until, say)
@@ -304,10 +304,6 @@ class _Visit:
             return await ask_about_run(self._wire, address)
         except (*PEER_ERRORS, BadAddress):
             return None
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.localtime(seconds))
 
 
 def own_progress(

@@ -1,10 +1,9 @@
 """A volunteer: a peer that computes gradients of leased rows at its own pace.
 
 A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
-the leader always knows exactly which blocks are in a peer's sum, and a block that has gone to
-another peer meanwhile is in no two sums. When the leader is lost the sum is kept: the next leader
-of the same step may adopt it. With delayed updates a volunteer computes rows of the next step while
-its sum for this one is averaged, and so has two sums at a time.
+the leader knows exactly which blocks are in a peer's sum, and none is in two sums. When the leader
+is lost the sum is kept: the next leader of the same step may adopt it. With delayed updates a
+volunteer has the sums of two steps at a time.
 """
 
 import asyncio
@@ -194,18 +193,9 @@ class Volunteer(Peer):
     def _discard_sum(self, step: int) -> None:
         """Drops a sum that differs from the leader's record, so that both begin again."""
         self._sums.pop(step, None)
-        self._spawn(self._report_lost_sum(step))
-
-    async def _report_lost_sum(self, step: int) -> None:
-        work = WorkRequest(
-            step=step,
-            lineage=self.holder.lineage,
-            done=(),
-            wants_more=False,
-            sum_is_lost=True,
-            bases=self._bases,
-        )
-        await self._request_work(work)
+        lineage, bases = self.holder.lineage, self._bases
+        lost = WorkRequest(step=step, lineage=lineage, sum_is_lost=True, bases=bases)
+        self._spawn(self._request_work(lost))
 
     def _add(self, mine: StepSum, block: int) -> None:
         mine.add(block, self.compute.add)
@@ -313,7 +303,6 @@ class Volunteer(Peer):
             step=kept.step,
             lineage=kept.lineage,
             done=tuple(kept.summed.values()),
-            wants_more=False,
             for_last_leader=True,
             bases=self._bases,
         )

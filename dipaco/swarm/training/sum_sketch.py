@@ -1,12 +1,11 @@
 """Sketches: few numbers by which a leader sees whether a mean is that of its parts.
 
-Each sender tells the leader the digest of each of its parts before any part is shown to others: it
-*commits* itself. Parts go to their reducers then, and no part can answer another. When the leader
-has all means, it draws a seed. Each sender multiplies its parts by random numbers that follow from
-the seed, and sums the products in `BUCKETS` buckets: the sketch of a sum is the sum of the sketches
-(AMS, Alon, Matias and Szegedy 1996; BTARD, arXiv 2106.11257, checks sums in this way). A mean that
-is wrong in any of its values has another sketch. Then the leader fetches the parts themselves, and
-finds who has lied: `leading.sum_checks`. The squares of the sketch estimate the size of a part.
+Each sender *commits* itself to the digests of its parts before any part is shown, so that no part
+can answer another. When the leader has all means, it draws a seed. Each sender multiplies its parts
+by random numbers that follow from it, and sums the products in `BUCKETS` buckets: the sketch of a
+sum is the sum of the sketches (AMS, Alon, Matias and Szegedy 1996; BTARD, arXiv 2106.11257). A mean
+that is wrong in any value has another sketch. Then the leader fetches the parts, and finds who has
+lied: `leading.sum_checks`. The squares of the sketch estimate the size of a part.
 """
 
 from collections.abc import Sequence
