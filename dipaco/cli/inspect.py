@@ -50,17 +50,17 @@ def run(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
-    problem = ""
-    if file is not None:
-        from dipaco.evaluation.plots import draw_inspection
-        from dipaco.evaluation.style import why_not_drawn
-
-        problem = why_not_drawn(lambda file: draw_inspection(inspection, file), file)
     if options.json:
         print(json.dumps(inspection))
     else:
         _print(inspection)
-        print(f"\n{problem or f'Drawn: {file}'}")
+    if file is not None:  # afterwards: its folder may be read-only
+        from dipaco.evaluation.plots import draw_inspection
+        from dipaco.evaluation.style import why_not_drawn
+
+        problem = why_not_drawn(lambda file: draw_inspection(inspection, file), file)
+        if not options.json:
+            print(f"\n{problem or f'Drawn: {file}'}")
     return 0
 
 

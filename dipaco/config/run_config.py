@@ -67,6 +67,8 @@ class RunConfig:
     def __post_init__(self):
         self.topology.check_owns(part_names(self.model))
         check_values(self)
+        if not self.name.strip() or not self.name.isprintable():
+            raise BadSetting(name="name", value=self.name, expected="text that can be printed")
         if not 0 <= self.seed < 2**63:
             raise BadSetting(name="seed", value=self.seed, expected="0 to 2^63 - 1")
         if isinstance(self.baselines, str):

@@ -23,6 +23,7 @@ NEW = [
     ("inner.steps=many", "BadSetting", "Expected a whole number"),
     (f"seed={2**70}", "BadSetting", "Expected at most 2^63 - 1"),
     ("inner.steps", "BadOverride", "NAME=VALUE"),
+    ("name=\x1b[2J", "BadSetting", "`name` is '\\x1b[2J'. Expected text that can be printed"),
     ("model.vocab_size=200", "BadSetting", "256 bytes and one reserved id"),
     (
         "outer.synchronous=true outer.vocabulary_rows=holders",
@@ -327,7 +328,9 @@ def test_a_run_on_a_disk_that_is_read_only_is_looked_at(here, tiny, read_only, t
         ended = here(*words, "--run", run)
         assert ended.code == 0, ended.err
     for words in (["drain"], ["worker"], ["train", tiny.config], ["inspect"]):
-        refused(here(*words, "--run", run), "NotWritable", "Read-only file system")
+        ended = here(*words, "--run", run)
+        refused(ended, "NotWritable", "Read-only file system")
+    assert "module early/0000  fan-in 2" in ended.out  # a picture takes nothing else away
 
 
 @pytest.mark.slow
