@@ -129,7 +129,7 @@ def check_sweep(file):
     rows = load_sweep(file)
     assert len(rows) > 1
     different = {
-        json.dumps(dataclasses.asdict(dataclasses.replace(config, name="")))
+        json.dumps(dataclasses.asdict(dataclasses.replace(config, name="any")))
         for config in rows.values()
     }
     assert len(different) == len(rows), "two rows are the same run"
