@@ -193,11 +193,12 @@ def answer(url: str, prompt: str) -> int:
 def serve(run: Path, prompts: list[str]) -> tuple[list[Part], dict[str, float]]:
     """A server's first answer, and tokens a second of one request and of all at once."""
     began = time.monotonic()
-    with serving(run, "--rows", "8") as server:
+    with serving(run, "--rows", "8", is_compiled=False) as server:
         url = f"http://{server.host}:{server.port}"
         answer(url, prompts[0])
         seconds, spent = time.monotonic() - began, cpu_seconds_of(server.process.pid)
         first = Part("serve, first answer", seconds, spent, memory_of_all(server.process.pid))
+        server.wait_until_compiled()
         rates = {}
         for number in (1, len(prompts)):
             for key in (None, f"serve_{number}_tokens_per_second"):  # The first compiles.

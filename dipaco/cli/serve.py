@@ -40,6 +40,7 @@ from dipaco.errors import BadSetting
 if TYPE_CHECKING:
     from dipaco.runs.run import Run
     from dipaco.serving.http.server import TlsFiles
+    from dipaco.serving.service import Service
     from dipaco.serving.upstreams import Upstreams
 
 HELP = "serve a run over HTTP"
@@ -165,7 +166,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.serving.http.metrics import Metrics
     from dipaco.serving.http.server import answering_that_it_starts, listen, serve
     from dipaco.serving.service import Service, ServiceSettings, print_notice
-    from dipaco.serving.warm_up import WarmUp, keep_what_there_is
+    from dipaco.serving.warm_up import WarmUp
 
     http = HttpSettings(
         api_keys=keys,
@@ -202,7 +203,13 @@ def run(options: argparse.Namespace) -> int:
             )
             stack.enter_context(service)
             with CompileProgress() as progress:
-                service.start(WarmUp(progress.show))
+                service.start(
+                    WarmUp(
+                        progress.show,
+                        is_brief=upstreams is None,
+                        when_done=functools.partial(_all_compiled, service),
+                    )
+                )
         release = service.releases.current.release
         (host, port), scheme = listening.getsockname()[:2], "https" if tls.certificate else "http"
         where = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -211,7 +218,6 @@ def run(options: argparse.Namespace) -> int:
             f"{len(release.paths)} paths) at {where}"
         )
         app = make_app(service, metrics, http)
-        keep_what_there_is()
         cut_off = functools.partial(service.loop.stop, drain_seconds=0.0)
         with beside(str(options.run), options.dashboard):
             serve(
@@ -226,6 +232,13 @@ def run(options: argparse.Namespace) -> int:
             )
         service.say("stopped")
     return 0
+
+
+def _all_compiled(service: "Service") -> None:
+    from dipaco.serving.warm_up import keep_what_there_is
+
+    keep_what_there_is()
+    service.say("compiled for requests of any length")
 
 
 def _tls(options: argparse.Namespace) -> "TlsFiles":

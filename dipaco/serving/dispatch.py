@@ -27,6 +27,7 @@ from dipaco.errors import DipacoError
 from dipaco.model.config import block_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import Parts
+from dipaco.plural import counted
 from dipaco.receipt import Receipt
 from dipaco.routing.config import FEATURES, LIKELIHOOD, SMALL_MODELS
 from dipaco.routing.features import document_features
@@ -187,13 +188,14 @@ class Dispatcher:
         """The compiled programs: features for every batch size, and likelihoods."""
         programs = [
             WarmUpProgram(
-                f"routing of {number} prompt{'s' * (number > 1)}",
+                f"routing of {counted(number, 'prompt')}",
                 functools.partial(self._features, [np.zeros(1, np.int32)] * number),
+                is_first=number == 1,
             )
             for number in BATCH_SIZES
         ]
         if self._score is not None:
-            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing))
+            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing, True))
         return [*programs, *(each for one in self.rerouters.values() for each in one.programs())]
 
     def add_release(self, run: Run, release: Release) -> None:

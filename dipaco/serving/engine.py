@@ -88,8 +88,8 @@ class InProcessEngine:
     def start(
         self, served: ServedRelease, warm_up: WarmUp, first: Sequence[WarmUpProgram] = ()
     ) -> None:
-        """Compiles everything, others' programs first, with a whole path, which is then cached.
-        Then starts the loop. Raises `ObjectMissing`, `ObjectDamaged` or `PathCacheTooSmall`: no
+        """Compiles, others' programs first, with a whole path, which is then cached. Then starts
+        the loop. Raises `ObjectMissing`, `ObjectDamaged` or `PathCacheTooSmall`: no
         path of the release can be served.
         """
         paths = list(dict.fromkeys([*self._first, *range(served.num_paths)]))

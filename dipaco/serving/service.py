@@ -162,7 +162,7 @@ class Service:
         compiled, None = in silence. Raises `ObjectMissing`, `ObjectDamaged` or `PathCacheTooSmall`:
         no path can be served.
         """
-        self.say("compiling for requests of any length; slowest the first time")
+        self.say("compiling for a first request; slowest the first time")
         rerouters = {} if self.dispatcher is None else self.dispatcher.rerouters
         is_said = self.releases.current.digest in self._without_rerouter
         if self.settings.reroute_every and not rerouters and not is_said:

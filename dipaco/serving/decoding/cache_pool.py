@@ -16,6 +16,7 @@ import numpy as np
 from dipaco.model.config import ModelConfig
 from dipaco.model.mixed import MixedParts
 from dipaco.model.spec import Parts
+from dipaco.plural import counted
 from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.batch import (
     BatchRow,
@@ -93,6 +94,7 @@ def _num_common(a: np.ndarray, b: np.ndarray) -> int:
 
 PREFILL_BATCH_SIZES = (8, 1)  # prompts of one path that one program prefills
 SMALLEST_PROMPT = 16  # tokens: the smallest bucket of prompts
+FIRST_PROMPT = 64  # tokens of the longest prompt whose programs are compiled before any request
 
 
 class RowAssignment(NamedTuple):
@@ -237,12 +239,16 @@ class CachePool:
         return self._of_several.setdefault((kind, slots), StepMemory())
 
     def programs(self, prepared: Parts) -> list[WarmUpProgram]:
-        """Every program in every shape, on the spare row. They must run in this order."""
-
+        """Every program in every shape, on the spare row. They must run in this order. The first of
+        each kind come first, for a single short request.
+        """
         programs: list[WarmUpProgram] = []
 
-        def add(name: str, function: Callable[..., object], *arguments: object) -> None:
-            programs.append(WarmUpProgram(name, functools.partial(function, *arguments)))
+        def add(
+            name: str, function: Callable[..., object], *arguments: object, is_first: bool = False
+        ) -> None:
+            run = functools.partial(function, *arguments)
+            programs.append(WarmUpProgram(name, run, is_first))
 
         def run_block(num_rows: int, slots: int, shape: StepShape | None = None) -> None:
             parts = prepared
@@ -253,15 +259,17 @@ class CachePool:
         for size in self._prompt_sizes:
             for number in self._prefill_batch_sizes(size):
                 rest = prepared, np.zeros((number, size), np.int32), [self._spare] * number
-                add(f"prefill of {number} x {size} tokens", self._prefill, *rest)
+                name = f"prefill of {number} x {size} tokens"
+                add(name, self._prefill, *rest, is_first=number == 1 and size <= FIRST_PROMPT)
         for size in self._prompt_sizes[:-1]:
             rest = prepared, np.zeros((1, size), np.int32), self._spare, 0
             add(f"reading {size} more tokens", self._read_on, *rest)
         add("scoring a prompt", decode.score_prompt, self.config, prepared, self._whole_context())
         add("copying a row", self._copy, self._spare, self._spare)
         for num_rows, slots in itertools.product(self._row_sizes, self.mixer.slot_sizes):
-            plural = "s" * (num_rows > 1)
-            add(f"decoding {num_rows} row{plural} of {slots} tokens", run_block, num_rows, slots)
+            name = f"decoding {counted(num_rows, 'row')} of {slots} tokens"
+            is_first = (num_rows, slots) == (self._row_sizes[0], self.mixer.slot_sizes[0])
+            add(name, run_block, num_rows, slots, is_first=is_first)
         for shape, slots in itertools.product(self.mixer.shapes, self.mixer.slot_sizes):
             how = f"spread {shape.spread.value}" + ", in stacks" * shape.has_stacks
             name = f"decoding {shape.num_rows} rows of {slots} tokens on several paths, {how}"

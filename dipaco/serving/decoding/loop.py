@@ -126,6 +126,7 @@ class Loop:
         self.device_health, self.mixer = DeviceHealth(self._pool), self._pool.mixer
         self._batches: dict[PathKey, Batch] = {}
         self._meter, self._grammar_turn = LoopMeter(), GrammarTurn()
+        self._warm_up = WarmUp()
 
     # --- any thread ---------------------------------------------------------------------------
 
@@ -181,8 +182,11 @@ class Loop:
     def warm_up(
         self, prepared: Parts, warm_up: WarmUp | None = None, first: Sequence[WarmUpProgram] = ()
     ) -> None:
-        """Compiles all that any load needs, with any path's parameters, after others' programs."""
-        (warm_up or WarmUp()).run([*first, *self._pool.programs(prepared)])
+        """Compiles what any load needs, with any path's parameters, after others' programs. What a
+        brief warm-up leaves is compiled while there is nothing to do.
+        """
+        self._warm_up = warm_up or WarmUp()
+        self._warm_up.run([*first, *self._pool.programs(prepared)])
         self._pool.wait()
 
     def run_once(self) -> bool:
@@ -210,7 +214,7 @@ class Loop:
     def _run(self) -> None:
         is_on = True
         while is_on:
-            did_something = self.run_once()
+            did_something = self.run_once() or (not self._batches and self._warm_up.go_on())
             idle_seconds = None
             if self.device_health.num_failed:
                 idle_seconds = self.device_health.idle(try_again=not did_something)
