@@ -58,6 +58,7 @@ def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_reque
         assert (answer.status, b"corpus" in answer.read()) == (404, False)
     corpus.close()
 
+    server.read_until("compiled for requests of any length")
     connection, answer, line = server.begin(LONG | {"n": 24})
     server.process.send_signal(signal.SIGTERM)
     text = (line + answer.read()).decode()

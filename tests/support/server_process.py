@@ -34,13 +34,17 @@ class Server:
             text=True,
             env=environment,
         )
-        assert self.process.stderr
         self.stderr = ""
-        while not (found := re.search(r"http://127\.0\.0\.1:(\d+)", self.stderr)):
+        self.port = int(self.read_until(r"http://127\.0\.0\.1:(\d+)")[1])
+
+    def read_until(self, pattern):
+        """Reads what it says until a pattern is in it. Returns the match."""
+        assert self.process.stderr
+        while not (found := re.search(pattern, self.stderr)):
             line = self.process.stderr.readline()
             assert line, f"the server ended: {self.stderr}"
             self.stderr += line
-        self.port = int(found[1])
+        return found
 
     def connect(self):
         return http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
