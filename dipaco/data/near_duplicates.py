@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dipaco.data.encode import SliceTokens
+from dipaco.data.pack import ascending
 from dipaco.data.splits import HELD, SPLITS, splitmix
 
 SPAN = 16  # tokens
@@ -130,7 +131,7 @@ class _Index:
     """A set of hashes. Most that are not in it are told by a table of their first bits."""
 
     def __init__(self, hashes: Sequence[np.ndarray]):
-        self._hashes = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+        self._hashes = ascending(np.concatenate([np.zeros(0, np.uint64), *hashes]))
         bits = max(1, len(self._hashes) * 16).bit_length()
         self._shift = np.uint64(64 - bits)
         self._is_there = np.zeros(1 << bits, bool)

@@ -23,7 +23,11 @@ from dipaco.schedule.arm import Arm
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 from dipaco.topology import ModuleId
 from dipaco.workers.tasks.features import superseded_features
-from dipaco.workers.tasks.prepare import delete_staged_text, superseded_texts
+from dipaco.workers.tasks.prepare import (
+    delete_staged_text,
+    superseded_text,
+    superseded_texts,
+)
 
 KEPT_EVENTS = 1_000_000  # events of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
@@ -80,7 +84,9 @@ def collect_after(run: Run, claim: Claim, partial_snapshots: set[str]) -> None:
     delete_partial_snapshots(run, claim, partial_snapshots)
     if task.kind in ("outer", "train", "pretrain", "check"):
         delete(run, lambda: _superseded_by(run, task), lambda name: _remove(run, name))
-    if task.kind in SLICED and task.step in ("", "tokenise"):
+    if task.step == "tokenise":
+        delete(run, lambda: superseded_text(run, task.slice), run.objects.delete)
+    if task.kind in SLICED and not task.step:
         delete_slices(run)
     is_last = task.kind == "report"  # nothing is written any more
     if task.kind == "sample":  # its texts may come after the report

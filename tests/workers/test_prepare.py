@@ -148,6 +148,7 @@ def test_a_corpus_that_is_lost_later_is_made_by_one_task(sliced, alone):
 def test_what_a_crash_left_of_slices_is_deleted_later(sliced, alone, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("dipaco.workers.keeping.delete_slices", lambda _: None)
+        patch.setattr("dipaco.workers.keeping.superseded_text", lambda *_: [])
         prepare_to(sliced, 2 * SLICES + 2)
     assert len(sliced.objects.names("objects/corpora")) > 4 * SLICES, "their texts as well"
     collect_all(sliced)

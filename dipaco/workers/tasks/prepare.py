@@ -281,23 +281,26 @@ def restore_corpus(run: Run, progress: OnProgress) -> None:
         _ = run.corpus  # opening it compares its digest with the recorded one
 
 
-def superseded_texts(run: Run) -> list[str]:
-    """Names of what slices made and no task reads again. The text of a slice is there until it is
-    tokens. All else is until the corpus is recorded, but for the tokenizer, which may be one that
-    the run was given.
+def superseded_text(run: Run, number: int) -> list[str]:
+    """The name of a slice's text, once it is tokens. Empty while another slice reads that object:
+    slices with equal text, as empty ones, have one.
     """
     facts = run.ledger.facts
+    is_tokens = {fact.slice for fact in facts.slices("prepare", "tokenise")}
+    texts = {fact.slice: fact.artifacts["texts"].name for fact in facts.slices("prepare", "read")}
+    read_again = {name for each, name in texts.items() if each not in is_tokens}
+    return [] if texts[number] in read_again else [texts[number]]
+
+
+def superseded_texts(run: Run) -> list[str]:
+    """Names of what slices made, once the corpus is recorded: all but the tokenizer, which may be
+    one that the run was given.
+    """
     if not _is_prepared(run):
-        is_tokens = {fact.slice for fact in facts.slices("prepare", "tokenise")}
-        texts = {
-            fact.slice: fact.artifacts["texts"].name for fact in facts.slices("prepare", "read")
-        }
-        # Slices with equal text, as empty ones, have one object.
-        read_again = {name for number, name in texts.items() if number not in is_tokens}
-        return sorted(set(texts.values()) - read_again)
+        return []
     return [
         receipt.name
-        for fact in facts.slices("prepare")
+        for fact in run.ledger.facts.slices("prepare")
         for receipt in fact.artifacts.values()
         if receipt.name.startswith(f"objects/{KIND}/")
     ]
