@@ -85,7 +85,7 @@ def _texts(given: str, urls: Sequence[str]) -> Iterator[str]:
     from dipaco.data.source_url import parse_url
     from dipaco.data.sources import open_source
 
-    has_any, bad = False, dict[str, BadRows]()  # by the kind of source
+    has_any, bad = False, dict[str, BadRows]()  # The keys are kinds of sources.
     for url in urls:
         source = open_source(url, skip_bad_rows=True)
         for document in source.documents:

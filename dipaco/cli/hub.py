@@ -67,7 +67,7 @@ def _push(options: argparse.Namespace) -> int:
     if is_export and not (folder / CARD).exists():
         raise ExportUnfinished(folder=folder)
     with _hub(name) as api:
-        left_out = [".*"]  # what an interrupted export has begun
+        left_out = [".*"]  # An interrupted export has left such files.
         files = {file.rfilename for file in api.repo_info(name).siblings}
     with contextlib.ExitStack() as stack:
         if not is_export:

@@ -23,7 +23,7 @@ DISTANCE, INT8_DISTANCE = 0.005, 0.05
 class Verified(NamedTuple):
     """A path's steps, replayed."""
 
-    num_steps: int  # that agree
+    num_steps: int  # Steps that agree.
     largest: float  # difference among them, in times the gradient's size
     differing: "GroupStep | None" = None  # the first that does not agree
     difference: float = 0.0  # its own

@@ -301,7 +301,7 @@ def test_a_truncated_or_absent_file_is_named(tokenizer_file, tmp_path):
     weights.unlink()
     with pytest.raises(BadCheckpoint, match=r"no model\.safetensors"):
         read_checkpoint(tmp_path / "out")
-    os.mkfifo(weights)  # without a writer: whoever opens it waits for ever
+    os.mkfifo(weights)  # without a writer: a program that opens it waits for ever
     with pytest.raises(BadCheckpoint, match=r"model\.safetensors' is no file"):
         read_checkpoint(tmp_path / "out")
     with pytest.raises(BadCheckpoint, match=r"no config\.json"):

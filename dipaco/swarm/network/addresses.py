@@ -2,9 +2,9 @@
 which a machine finds the run when no address that it knows answers.
 
 A *record* is a peer's certificate, a number that grows, and its address, signed with the key of its
-credential: nobody makes one for another, and of each peer the newest counts. Whoever joins
-exchanges records with the leader and keeps them. A backbone that has moved tells volunteers, and
-who finds no backbone asks them.
+credential: nobody makes one for another, and of each peer the newest counts. A peer that
+joins exchanges records with the leader and keeps them. A backbone that has moved tells volunteers,
+and a volunteer that finds no backbone asks them.
 """
 
 import contextlib
