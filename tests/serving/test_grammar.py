@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import json
+import signal
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
@@ -586,6 +587,17 @@ def test_a_schema_that_compiles_without_end_is_refused_and_the_next_one_tried(
         assert trial.problem(ENDLESS) == f"it takes more than {problem} to compile"
     assert trial.problem(SCHEMA) is None
     assert "nope" in trial.problem('{"type": "nope"}')
+
+
+def test_a_schema_whose_processor_time_ends_no_child_is_refused_by_the_clock(trial, monkeypatch):
+    before = signal.signal(signal.SIGPROF, signal.SIG_IGN)  # the child inherits it
+    try:
+        assert trial.problem(SCHEMA) is None
+    finally:
+        signal.signal(signal.SIGPROF, before)
+    monkeypatch.setattr(grammar_trial, "SECONDS", 0.1)
+    monkeypatch.setattr(grammar_trial, "MEGABYTES", 4096)
+    assert trial.problem(ENDLESS) == "it takes more than 0.1 s to compile"
 
 
 def test_a_trial_ends_at_once_when_it_is_closed(trial, monkeypatch):

@@ -426,23 +426,19 @@ def test_the_official_client_reads_responses_which_are_chats_and_kept_nowhere(of
 
 
 def test_a_stream_of_a_response_that_fails_ends_with_what_failed(official, service, monkeypatch):
-    monkeypatch.setattr(Answer, "_event_of", failing_after(2, Answer._event_of))
+    real = Answer.events
+
+    async def failing(answer):
+        """The first events, which may be all on a quick machine, and then a fault."""
+        async for events in real(answer):
+            yield events
+            raise RuntimeError("a fault")
+
+    monkeypatch.setattr(Answer, "events", failing)
     with official.responses.stream(model="toy", input="jiji", max_output_tokens=20) as stream:
         *_, failed = stream
     assert (failed.type, failed.response.status) == ("response.failed", "failed")
     assert failed.response.error.message == "Internal error; see the server's log."
-
-
-def failing_after(number, function):
-    """The function, which raises when it is called more often."""
-    left = iter(range(number))
-
-    def failing(*args):
-        if next(left, None) is None:
-            raise RuntimeError("a fault")
-        return function(*args)
-
-    return failing
 
 
 def test_the_official_client_reads_answers_streams_models_and_errors(official, client, prompts):

@@ -1,7 +1,7 @@
 """Schemas are tried in a child process first, which may be ended while it compiles.
 
 A schema of a few hundred bytes can compile without end, and no thread can be stopped. The child
-does what compiling does here, with a limit of processor time and one of memory. A schema that it
+does what compiling does here, with limits of processor time, time and memory. A schema that it
 was done with takes no more when it is compiled again, in the process that needs it.
 """
 
@@ -17,10 +17,11 @@ from dipaco.serving.errors import NoGrammar
 
 try:
     import resource
-except ImportError:  # Windows: only the time is limited, by the parent's patience
+except ImportError:  # Windows: no limits
     resource = None
 
 SECONDS = 2.0  # processor time for one schema
+PATIENCE = 10  # times as long on the wall: a timer of processor time has failed to end one
 MEGABYTES = 256  # memory for one schema
 NICENESS = 10  # other processes, such as the server's, go first
 
@@ -40,7 +41,7 @@ class GrammarTrial:
             if answer := _asked(process, (schema, SECONDS, MEGABYTES << 20)):
                 return json.loads(answer)
             status = self._end(process)
-        is_slow = status == -getattr(signal, "SIGPROF", 0)
+        is_slow = -status in (getattr(signal, "SIGPROF", None), getattr(signal, "SIGALRM", None))
         limit = f"{SECONDS:g} s" if is_slow else f"{MEGABYTES} MB of memory"
         return f"it takes more than {limit} to compile"
 
@@ -106,6 +107,7 @@ def _limit(seconds: float, num_bytes: int | None) -> None:
     if resource is None:
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, PATIENCE * seconds)
     _, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = most if num_bytes is None else _used_bytes() + num_bytes
     if most == resource.RLIM_INFINITY or limit < most:
