@@ -127,7 +127,7 @@ class Meter:
         self._thread.start()
 
     def _sample(self) -> None:
-        while not self._end.wait(0.2):
+        while not self._end.wait(1.0):  # reading the memory of a large process takes its lock
             self.memory = max(self.memory, memory_of_all(self._pid))
             self.cpu_seconds = max(self.cpu_seconds, cpu_seconds_of(self._pid))
 
