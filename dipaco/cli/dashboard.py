@@ -4,6 +4,7 @@ and at any moment since it began.
   dipaco dashboard --run runs/quickstart                       at http://localhost:8080/
   dipaco dashboard --run s3://BUCKET/big --port 0              any free port
   dipaco dashboard --run runs/quickstart --export page.html    one file, to be opened from disk
+  dipaco dashboard --run SWEEP                                 its runs, each with its page
 
 Reads the run and writes nothing to it, while it goes on or after. One reader serves any number of
 open pages, and asks nothing while none is open. Needs the extra `serve`, but for `--export`.
@@ -23,6 +24,7 @@ from dipaco.cli.options import LAST_PORT, add_run, check_between, output_path, r
 if TYPE_CHECKING:
     import socket
 
+    from dipaco.dashboard.sweep import SweepWatcher
     from dipaco.dashboard.watcher import Watcher
 
 HELP = "show a run on a page, and replay it"
@@ -46,31 +48,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.dashboard.sweep import SweepWatcher, sweep_at
     from dipaco.launch.devices import use_cpu_only
     from dipaco.runs.opening import reading
 
     use_cpu_only()
+    sweep = sweep_at(options.run)
     if options.export is not None:
         from rich.filesize import decimal
 
         from dipaco.dashboard.page import export
 
-        with reading(options.run) as opened:
-            size = export(opened, options.export)
+        if sweep is not None:
+            size = export(SweepWatcher(sweep), options.export)
+        else:
+            with reading(options.run) as opened:
+                size = export(opened, options.export)
         print(f"{options.export}: {decimal(size)}; it opens from disk, without a server")
         return 0
 
     check_extra()
     check_between("--port", options.port, 0, LAST_PORT)
     keys = read_keys(options.api_key_file)
-    with reading(options.run):  # a wrong address fails before anything is served
-        pass
+    if sweep is None:
+        with reading(options.run):  # a wrong address fails before anything is served
+            pass
 
     from dipaco.dashboard.watcher import Watcher
     from dipaco.files import raise_file_limit
     from dipaco.serving.http.server import listen
 
-    watcher = Watcher(options.run)
+    watcher = Watcher(options.run) if sweep is None else SweepWatcher(sweep)
     raise_file_limit()
     with listen(options.host, options.port) as listening:
         print(f"dashboard of {options.run} at {address_of(listening)}", flush=True)
@@ -83,7 +91,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _serve(
-    watcher: "Watcher", listening: "socket.socket", keys: tuple[str, ...], host: str
+    watcher: "Watcher | SweepWatcher", listening: "socket.socket", keys: tuple[str, ...], host: str
 ) -> None:
     from dipaco.dashboard.server import make_app
     from dipaco.serving.http.server import serve

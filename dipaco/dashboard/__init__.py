@@ -9,7 +9,7 @@ values of `status`, `inspect` and the report.
     recording.py  the document; curves.py: its learning curves; alarms.py: its warnings
     texts.py      routing of text: which document trained which path in which phases
     columns.py    columns of numbers as text
-    watcher.py    one reader for all open pages
+    watcher.py    one reader for all open pages; sweep.py: the runs and the table of a sweep
     server.py     the HTTP server; page.py: the page as one file, of its pieces/
 
 May import `workers`, `runs`, `serving` (for its server) and everything lower.

@@ -22,8 +22,6 @@ from dipaco.runs.reading.progress import (
 from dipaco.runs.run import Run
 from dipaco.schedule.arm import Arm
 
-MOST_RATES = 200
-
 
 def curves_of(run: Run, facts: RunFacts, evaluations: Sequence[Evaluated]) -> dict[str, Any]:
     """Arm -> its points, in order. Each has the phase, the cost until then by the report's count
@@ -94,13 +92,3 @@ def _spent(
 
 def _missing(of: ArmFacts, phase: int) -> Any:
     return of.seconds[:phase] != of.seconds[:phase]  # NaN
-
-
-def rates_of(run: Run) -> list[list[float]]:
-    """(step of a path, learning rate) of the modular arm, evenly spread over its schedule."""
-    from dipaco.inner.optimizer import learning_rates
-
-    total = run.plan.arm(MODULAR).total_steps
-    rates = learning_rates(run.config.inner, total, 0, total)
-    stride = max(1, total // MOST_RATES)
-    return [[step + 1, float(rates[step])] for step in {*range(0, total, stride), total - 1}]

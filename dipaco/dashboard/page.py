@@ -15,13 +15,14 @@ from dipaco.dashboard import texts as of_texts
 from dipaco.dashboard.errors import PageIsFolder
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import recording_of, state_of, to_json
+from dipaco.dashboard.sweep import SweepWatcher
 from dipaco.dashboard.texts import Texts
 from dipaco.errors import CorpusMissing, DipacoError
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.runs.run import Run
 
 MARKS = ("/* STYLE */", "<!-- RECORDING -->", "/* SCRIPT */")  # their order in `index.html`
-SCRIPTS = (*("model", "draw", "grid", "workers", "curves", "texts", "clock", "live", "main"),)
+SCRIPTS = ["model", "draw", "grid", "workers", "curves", "texts", "sweep", "clock", "live", "main"]
 
 
 def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
@@ -39,13 +40,14 @@ def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
     return whole.encode()
 
 
-def export(run: Run, file: Path) -> int:
-    """Writes a run's complete page to one file. Returns its size in bytes. Raises `PageIsFolder`,
-    and the errors of `write_atomically`.
+def export(shown: Run | SweepWatcher, file: Path) -> int:
+    """Writes the complete page of a run, or that of a sweep without its runs' pages, to one file.
+    Returns its size in bytes. Raises `PageIsFolder`, and the errors of `write_atomically`.
     """
     if not file.name or file.is_dir():
         raise PageIsFolder(file=file, inside=file / "page.html")
-    content = page(*recording_and_texts(run))
+    is_sweep = isinstance(shown, SweepWatcher)
+    content = page(shown.recording()) if is_sweep else page(*recording_and_texts(shown))
     with translate_os_errors(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(file, content)

@@ -10,7 +10,7 @@ from dipaco.config import MODULAR
 from dipaco.control.errors import NotAvailable
 from dipaco.dashboard.alarms import alarms_of
 from dipaco.dashboard.columns import packed
-from dipaco.dashboard.curves import curves_of, rates_of
+from dipaco.dashboard.curves import curves_of
 from dipaco.dashboard.reader import Change, Reader
 from dipaco.runs.reading.releases import samples_as_json
 from dipaco.runs.reading.status import status_of
@@ -47,7 +47,6 @@ def recording_of(reader: Reader, state: dict[str, Any]) -> dict[str, Any]:
         "now": _now(reader),
         "arms": {name: arm.as_json() for name, arm in facts.arms.items()},
         "order": [run.plan.base.name, *(arm.name for arm in run.plan.arms)],
-        "rates": rates_of(run),
         "steps_per_phase": run.config.inner.steps,
         "events": facts.events_as_json(),
         "names": facts.names(),

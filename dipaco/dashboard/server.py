@@ -1,4 +1,6 @@
-"""The HTTP server of the page: the page, the recording, its changes, and documents."""
+"""The HTTP server of the page: the page, the recording, its changes, and documents. Of a sweep: its
+page, and below it the same of each run.
+"""
 
 import asyncio
 import hmac
@@ -9,9 +11,11 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route, Router
+from starlette.types import Receive, Scope, Send
 
 from dipaco.dashboard.page import page
+from dipaco.dashboard.sweep import SweepWatcher
 from dipaco.dashboard.watcher import Watcher
 from dipaco.errors import DipacoError
 from dipaco.serving.fairness import ClientPlaces, FairThreads
@@ -31,32 +35,30 @@ MOST_STREAMS, MOST_SEARCHES = 256, 16  # at once; clients share them
 MOST_WORDS = 200  # length limit of a search
 
 
-def make_app(watcher: Watcher, api_keys: tuple[str, ...] = ()) -> Starlette:
+def make_app(watcher: Watcher | SweepWatcher, api_keys: tuple[str, ...] = ()) -> Starlette:
     """The application. It neither starts nor stops the watcher.
 
     Args:
-      watcher: watches the run.
+      watcher: watches the run or the sweep.
       api_keys: reading anything of the run needs one of them, as `Authorization: Bearer KEY`; () =
         it needs none.
     """
-    return _Dashboard(watcher, [key.encode() for key in api_keys]).starlette
+    keys = [key.encode() for key in api_keys]
+    is_sweep = isinstance(watcher, SweepWatcher)
+    pages = _SweepPages(watcher, keys) if is_sweep else _RunPages(watcher, keys)
+    return Starlette(routes=pages.routes)
 
 
-class _Dashboard:
-    def __init__(self, watcher: Watcher, keys: list[bytes]):
+class _Pages:
+    """The page and its recording."""
+
+    def __init__(self, watcher: Any, keys: list[bytes]):
         self._watcher, self._keys, self._page = watcher, keys, page()
-        self._threads, self._searches = FairThreads(8, "pages"), FairThreads(1, "searches")
-        self._streams, self._waiting = ClientPlaces(), ClientPlaces()
-        self.starlette = Starlette(
-            routes=[
-                Route("/", self._index),
-                Route("/recording", self._with_key(self._recording)),
-                Route("/changes", self._with_key(self._changes)),
-                Route("/texts", self._with_key(self._texts)),
-                Route("/documents", self._with_key(self._documents)),
-                Route("/document/{number:int}", self._with_key(self._document)),
-            ]
-        )
+        self._threads = FairThreads(8, "pages")
+        self.routes: list[BaseRoute] = [
+            Route("/", self._index),
+            Route("/recording", self._with_key(self._recording)),
+        ]
 
     def _with_key(
         self, answer: Callable[[Request], Awaitable[Response]]
@@ -87,6 +89,39 @@ class _Dashboard:
         except DipacoError as error:  # the page shows it, and this server has not failed
             return _json({"problem": f"{type(error).__name__}: {error}"})
         return Response(content, media_type=JSON)
+
+
+class _SweepPages(_Pages):
+    """The page of a sweep, and below it those of its runs. A run is watched once it is opened."""
+
+    def __init__(self, watcher: SweepWatcher, keys: list[bytes]):
+        super().__init__(watcher, keys)
+        self._runs: dict[Watcher, _RunPages] = {}
+        self.routes.append(Mount("/rows/{row}/{seed}", app=self._run))
+
+    async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
+        watcher = await asyncio.to_thread(self._watcher.watcher_of, **scope["path_params"])
+        if watcher is None:
+            await _problem("This sweep has no such run.", 404)(scope, receive, send)
+            return
+        if watcher not in self._runs:
+            self._runs[watcher] = _RunPages(watcher, self._keys)
+        await Router(self._runs[watcher].routes)(scope, receive, send)
+
+
+class _RunPages(_Pages):
+    """The page of a run, its changes and its documents."""
+
+    def __init__(self, watcher: Watcher, keys: list[bytes]):
+        super().__init__(watcher, keys)
+        self._searches = FairThreads(1, "searches")
+        self._streams, self._waiting = ClientPlaces(), ClientPlaces()
+        self.routes += [
+            Route("/changes", self._with_key(self._changes)),
+            Route("/texts", self._with_key(self._texts)),
+            Route("/documents", self._with_key(self._documents)),
+            Route("/document/{number:int}", self._with_key(self._document)),
+        ]
 
     async def _texts(self, request: Request) -> Response:
         table = await self._threads.run(request.state.client, self._watcher.table)

@@ -1,4 +1,4 @@
-"""Routing of text: which path each document trained, in which phases, and how it was predicted.
+"""Routing of text: which path each document trained, and how it was predicted.
 
 It is read on request from the shards and scores that routing and evaluation saved.
 """
@@ -24,8 +24,6 @@ from dipaco.store.tensors import load_tree
 
 # Limit of a table. In a larger corpus the page asks for single documents.
 MOST_DOCUMENTS = 1_000_000
-MOST_ROWS = 2_000_000  # limit of training rows that are searched for the phases of each document
-MOST_MOVES_PATHS = 64  # limit of paths for counting moves pair by pair
 BEGINNING_CHARACTERS = 72
 BEGINNING_TOKENS = 40
 MOST_BEGINNINGS = 6000  # limit of a table
@@ -33,7 +31,6 @@ SEARCH_SECONDS = 5.0
 SEARCH_BATCH = 256
 MOST_FOUND = 20
 NO_PATH = -1
-PHASE_BITS = 32
 
 
 class Texts:
@@ -45,7 +42,6 @@ class Texts:
         stages = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
         self._routings = sorted(stages, key=lambda stage: stage.phase)
         self._paths = [self._paths_of(routing) for routing in self._routings]
-        self._trained = self._trained_phases()
         self._scores = list(self._losses())
 
     def table(self) -> dict[str, Any] | None:
@@ -64,7 +60,6 @@ class Texts:
                 {"phase": stage.phase, "paths": packed(paths, "i2")}
                 for stage, paths in zip(self._routings, self._paths, strict=True)
             ],
-            "trained": None if self._trained is None else packed(self._trained, "u4"),
             "scores": [
                 {
                     "phase": phase,
@@ -77,7 +72,6 @@ class Texts:
                 "documents": packed(chosen, "i4"),
                 "texts": [text[:BEGINNING_CHARACTERS] for text in self._texts(chosen, True)],
             },
-            "moves": self._moves(),
         }
 
     def fate(self, number: int) -> dict[str, Any] | None:
@@ -86,7 +80,6 @@ class Texts:
         if not 0 <= number < len(corpus.lengths):
             return None
         (text,) = self._texts(np.array([number]), False)
-        bits = None if self._trained is None else int(self._trained[number])
         return {
             "document": number,
             "domain": corpus.domain_names[int(corpus.domains[number])],
@@ -100,9 +93,6 @@ class Texts:
                 }
                 for stage, paths in zip(self._routings, self._paths, strict=True)
             ],
-            "trained": None
-            if bits is None
-            else [phase for phase in range(PHASE_BITS) if bits >> phase & 1],
             "losses": [
                 {"phase": phase, "loss": float(losses[at])}
                 for phase, documents, losses in self._scores
@@ -159,30 +149,6 @@ class Texts:
         for receipt in self._run.shards_of(routing).plans:
             yield load_plan(Path(self._run.objects.file(Receipt(*receipt)))).documents
 
-    def _trained_phases(self) -> np.ndarray | None:
-        """u4 [N]: bit p is set if the document was trained in phase p. None if there are too many
-        phases or rows.
-        """
-        from dipaco.workers.row_plans import batches_for
-
-        run, arm = self._run, self._run.plan.arm(MODULAR)
-        rows = arm.path_steps * run.config.inner.batch_size
-        if arm.phases > PHASE_BITS or rows > MOST_ROWS or arm.is_synchronous:
-            return None
-        trained = np.zeros(len(self._corpus.lengths), np.uint32)
-        for phase in range(arm.phases):
-            steps = arm.steps_in(phase)
-            for path in sorted(run.ledger.facts.trained(MODULAR, phase)):
-                snapshot = run.ledger.facts.snapshot(MODULAR, path, phase)
-                batches = batches_for(run, arm, path, phase)
-                plan = batches.rows.plan
-                numbers = batches.row_numbers(snapshot.position - steps, steps)
-                used = np.zeros(plan.num_rows + 1, bool)
-                used[numbers] = True
-                starts = np.repeat(used[:-1], np.diff(plan.row_starts))
-                trained[np.unique(plan.piece_document[starts])] |= np.uint32(1 << phase)
-        return trained
-
     def _losses(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """(phase, documents, nats per token) of every evaluation whose scores are still here."""
         from dipaco.workers.scoring import document_scores
@@ -195,28 +161,6 @@ class Texts:
             except (DipacoError, OSError):
                 continue  # its scores were deleted
             yield each.phase, scores.documents, scores.sums / np.maximum(scores.counts, 1)
-
-    def _moves(self) -> list[dict[str, Any]]:
-        """For each alternation, the number of training documents by old and new path."""
-        moves = []
-        count = self._run.config.num_paths
-        train = self._corpus.splits == SPLITS.index("train")
-        pairs = zip(self._paths, self._paths[1:], self._routings[1:], strict=False)
-        for before, after, routing in pairs:
-            here = train & (before[0] != NO_PATH) & (after[0] != NO_PATH)
-            old, new = before[0, here].astype(np.int64), after[0, here].astype(np.int64)
-            table = np.bincount(old * count + new, minlength=count * count)
-            moves.append(
-                {
-                    "phase": routing.phase,
-                    "documents": int(here.sum()),
-                    "stayed": int((old == new).sum()),
-                    "table": table.reshape(count, count).tolist()
-                    if count <= MOST_MOVES_PATHS
-                    else None,
-                }
-            )
-        return moves
 
 
 def to_json(value: Any) -> bytes:

@@ -71,6 +71,8 @@ class Batches:
         seed: int,
         turn: tuple[int, int] = (0, 1),
     ):
+        import grain
+
         assert plan.num_rows > 0, "the caller raises EmptyShard for an empty plan"
         self.batch_size = batch_size
         own = () if turn == (0, 1) else turn
@@ -78,27 +80,15 @@ class Batches:
             FORMAT_VERSION, corpus.digest, plan.digest(), seed, batch_size, *own
         )
         self.rows = Rows(corpus, plan)
-        self._seed, self._turn = seed, turn
-        self._dataset: Any = self._arranged(self.rows)
+        source: Any = self.rows  # Grain names the arguments of its methods otherwise.
+        rows = grain.MapDataset.source(source).seed(seed % 2**32).shuffle().repeat()
+        # Endless: of batches of one row Grain would count one too many for an index.
+        batches = rows.batch(batch_size, drop_remainder=True)
+        self._dataset: Any = batches[turn[0] :: turn[1]] if turn != (0, 1) else batches
 
     def at(self, step: int) -> Batch:
         """Batch number `step`: tokens, segments and positions, int32 [B, T] each."""
         return self._dataset[step]
-
-    def row_numbers(self, start_step: int, num_steps: int) -> np.ndarray:
-        """Numbers of the plan's rows in these batches, int64 [num_steps * batch_size], in order."""
-        rows: Any = self._arranged(range(len(self.rows)))
-        batches = [rows[step] for step in range(start_step, start_step + num_steps)]
-        return np.asarray(batches, dtype=np.int64).reshape(-1)
-
-    def _arranged(self, source: Any) -> Any:
-        """The batches of a source of rows."""
-        import grain
-
-        rows = grain.MapDataset.source(source).seed(self._seed % 2**32).shuffle().repeat()
-        # Endless: of batches of one row Grain would count one too many for an index.
-        batches = rows.batch(self.batch_size, drop_remainder=True)
-        return batches[self._turn[0] :: self._turn[1]] if self._turn != (0, 1) else batches
 
     def iterate(self, start_step: int, num_steps: int) -> Iterator[Batch]:
         """Batches start_step, start_step + 1, ..., read ahead in one thread."""

@@ -28,7 +28,7 @@ class NotAllPaths(DipacoError):
 
 
 class FolderHoldsSweep(DipacoError):
-    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco ablate` continues it."""
+    """{folder} holds a sweep, not a run. Its runs are the folders {folder}/rows/NAME/SEED; `dipaco dashboard --run {folder!q}` shows them, `dipaco ablate` continues it."""
 
 
 class RunIsFile(DipacoError):

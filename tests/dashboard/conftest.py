@@ -67,15 +67,18 @@ def faulty(half, copy_of):
 
 @contextlib.contextmanager
 def served(address, pace=None, keys=()) -> Iterator[tuple]:
-    """(URL, watcher) of a dashboard."""
+    """(URL, watcher) of a dashboard of a run, or of a `SweepLayout`."""
     import uvicorn
 
     from dipaco.dashboard.server import make_app
+    from dipaco.dashboard.sweep import SweepWatcher
     from dipaco.dashboard.watcher import Watcher
     from dipaco.serving.http.server import http_config, listen
     from dipaco.store.address import Address
+    from dipaco.store.layout import SweepLayout
 
-    watcher = Watcher(Address.of(address), pace)
+    is_sweep = isinstance(address, SweepLayout)
+    watcher = SweepWatcher(address) if is_sweep else Watcher(Address.of(address), pace)
     watcher.start()
     with listen("127.0.0.1", 0) as listening:
         server = uvicorn.Server(http_config(make_app(watcher, keys)))

@@ -1,6 +1,6 @@
 // Curves: quality against cost, and speed.
 
-const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["norms", "gradient norms"], ["speed", "tokens/s"], ["bytes", "bytes"], ["rates", "learning rate"]];
+const FIGURES = [["perplexity", "perplexity"], ["losses", "losses of paths"], ["norms", "gradient norms"], ["speed", "tokens/s"]];
 const AGAINST = [["steps", "steps"], ["tokens", "tokens"], ["bytes", "bytes per machine"], ["seconds", "machine time"]]; // and the time over each link
 const curves = {figure: "perplexity", against: "steps", hidden: new Set(), plotted: null};
 const MOST_LINES = 64, BINS = 60, MOST_NAMED = 12, NAMED_FROM = 560; // Ends of so many lines are named, on a plot of so many pixels.
@@ -13,7 +13,7 @@ function costs() { // [name, title] of everything that perplexity may be drawn a
 }
 
 function linesOf() { // [{name, points: [[x, y, isLater]]}], name of x
-  const {document: {curves: of, losses, rates, status}, arms} = run;
+  const {document: {curves: of, losses}, arms} = run;
   if (curves.figure === "perplexity") {
     const isSeconds = !["steps", "tokens", "bytes"].includes(curves.against);
     return {x: costs().find(([name]) => name === curves.against)?.[1], y: "perplexity", isSeconds, lines: Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, points: points.map(point => [costOf(point, curves.against), point.perplexity, later(name, point.phase)])}))};
@@ -36,22 +36,6 @@ function linesOf() { // [{name, points: [[x, y, isLater]]}], name of x
     }
     return {x: "steps of the path", y: "largest gradient norm of a phase, before clipping", lines};
   }
-  if (curves.figure === "rates") {
-    const arm = arms[MODULAR], done = arm.steps[Math.min(...arm.paths.map((_, path) => pathAt(MODULAR, path, run.time).phases))];
-    return {x: "steps of the path", y: "learning rate", lines: [{name: "modular", points: [...rates].sort((a, b) => a[0] - b[0]).map(([step, rate]) => [step, rate, step > done])}]};
-  }
-  if (curves.figure === "bytes") {
-    const down = [], up = [], order = [];
-    for (const arm of Object.values(arms)) for (let i = 0; i < arm.train_times.length; i++) if (Number.isFinite(arm.train_times[i])) order.push([arm.train_times[i], arm.bytes_down[i], arm.bytes_up[i]]);
-    order.sort((a, b) => a[0] - b[0]);
-    let fetched = 0, sent = 0;
-    order.forEach(([time, a, b], i) => {
-      fetched += a; sent += b;
-      if (i % Math.ceil(order.length / 500) && i < order.length - 1) return;
-      down.push([time, fetched, time > run.time]); up.push([time, sent, time > run.time]);
-    });
-    return {x: "time", y: "bytes of all machines, snapshots and outer steps left out", isTime: true, lines: [{name: "modules fetched", points: down}, {name: "contributions sent", points: up}], note: Object.entries(status.bytes).map(([kind, count]) => `${kind.replaceAll("_", " ")} ${short(count)}B`).join(" · ")};
-  }
   const sums = new Float64Array(BINS), width = run.end / BINS || 1;
   for (const arm of Object.values(arms)) for (let i = 0; i < arm.train_times.length; i++) if (Number.isFinite(arm.train_times[i])) {
     const end = arm.train_times[i], begin = Math.max(0, end - (arm.seconds[i] || 0)), rate = arm.tokens[i] / Math.max(end - begin, 1e-6);
@@ -67,13 +51,13 @@ function drawCurves() {
   chosen(at("figures"), FIGURES, curves.figure, name => { curves.figure = name; curves.hidden.clear(); drawCurves(); }, "tab");
   at("against").hidden = curves.figure !== "perplexity";
   chosen(at("against"), costs(), curves.against, name => { curves.against = name; drawCurves(); });
-  const {x: nameX, y: nameY, lines, isTime, isSeconds = isTime, note} = linesOf(), {context, width, height} = canvasIn(at("plot"), Math.min(340, Math.max(220, at("plot").clientWidth * .42)));
+  const {x: nameX, y: nameY, lines, isTime, isSeconds = isTime} = linesOf(), {context, width, height} = canvasIn(at("plot"), Math.min(340, Math.max(220, at("plot").clientWidth * .42)));
   const visible = lines.filter(({name}) => !curves.hidden.has(name)), all = visible.flatMap(({points}) => points);
   const isNamed = width >= NAMED_FROM && lines.length <= MOST_NAMED, room = isNamed ? Math.max(0, ...visible.map(({name}) => context.measureText(name).width)) + 8 : 0;
   const left = 56, bottom = height - 34, right = width - 14 - room, top = 16;
   fill(at("lines"), ...lines.map(({name}, i) => make("button", {
     type: "button", "aria-pressed": String(!curves.hidden.has(name)), onclick: () => { curves.hidden.has(name) ? curves.hidden.delete(name) : curves.hidden.add(name); drawCurves(); },
-  }, make("i", {style: `background:${series(i)}`}), name)), ...(note ? [make("span", {textContent: note})] : []));
+  }, make("i", {style: `background:${series(i)}`}), name)));
   context.fillStyle = colour("--soft");
   if (!all.length) {
     context.fillText(curves.figure === "perplexity" ? "No release has been evaluated yet." : "Nothing has been recorded yet.", left, height / 2);
@@ -81,7 +65,7 @@ function drawCurves() {
   } else {
     const values = all.map(([, y]) => y), lowX = isTime ? 0 : Math.min(...all.map(([x]) => x)), highX = isTime ? run.end : Math.max(...all.map(([x]) => x));
     let lowY = Math.min(...values), highY = Math.max(...values);
-    if (["bytes", "speed", "rates"].includes(curves.figure)) lowY = 0;
+    if (curves.figure === "speed") lowY = 0;
     const margin = (highY - lowY || Math.abs(highY) || 1) * .06;
     highY += margin; if (lowY !== 0) lowY -= margin;
     const x = value => left + (value - lowX) / (highX - lowX || 1) * (right - left), y = value => bottom - (value - lowY) / (highY - lowY || 1) * (bottom - top);
@@ -127,9 +111,12 @@ function nameEnds(context, ends, top, bottom) { // Names each line at its end. N
 }
 
 function drawRows() {
-  const {report, curves: of} = run.document, table = at("rows");
-  const rows = report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, bits_per_byte: points.at(-1)?.bits_per_byte, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds, link_seconds: points.at(-1)?.link_seconds}));
-  const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ["bits per byte", row => fixed(row.bits_per_byte, 3)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)], ...linksOf(rows[0]).map(link => [timeAt(link), row => duration(row.link_seconds[link])])];
+  const {report, curves: of} = run.document;
+  drawTable(at("rows"), report?.rows ?? Object.entries(of).filter(([, points]) => points.length).map(([name, points]) => ({name, perplexity: points.at(-1)?.perplexity, bits_per_byte: points.at(-1)?.bits_per_byte, steps: points.at(-1)?.steps, tokens: points.at(-1)?.tokens, bytes_per_machine: points.at(-1)?.bytes, machine_seconds: points.at(-1)?.seconds, link_seconds: points.at(-1)?.link_seconds})));
+}
+
+function drawTable(table, rows, differences = []) {
+  const columns = [["row", row => row.name], ["perplexity", row => fixed(row.perplexity, 2)], ...differences, ["bits per byte", row => fixed(row.bits_per_byte, 3)], ["steps", row => row.steps?.toLocaleString("en")], ["tokens", row => short(row.tokens)], ["bytes per machine", row => short(row.bytes_per_machine)], ["machine time", row => duration(row.machine_seconds)], ...linksOf(rows[0]).map(link => [timeAt(link), row => duration(row.link_seconds[link])])];
   const best = Math.min(...rows.map(({perplexity}) => perplexity));
   fill(table, make("tr", {}, ...columns.map(([name], i) => make("th", {textContent: name, scope: "col", className: i ? "number" : ""}))), ...rows.map(row => make("tr", {className: row.perplexity === best && rows.length > 1 ? "hot" : "", data: {row: row.name}}, ...columns.map(([, value], i) => make("td", {className: i ? "number" : "", textContent: value(row)})))));
   table.hidden = !rows.length;

@@ -31,22 +31,26 @@ async function follow() { // Runs for ever.
     try {
       const document = await (await ask("recording")).json();
       if (document.problem) throw new Error(document.problem);
-      begin(document);
-      renewTexts();
       at("problem").textContent = "";
-      for await (const {kind, id, data} of eventsOf(await ask(`changes?after=${document.number}`))) {
-        if (kind === "stale") break;
-        extend(JSON.parse(data));
-        run.document.number = id;
-        if (run.isNewest) run.time = run.end;
-        draw(true);
-        renewTexts();
-      }
+      begin(document);
+      if (!document.sweep) await followRun(document.number);
     } catch (error) {
       at("problem").textContent = run.document ? `${error.message} What is shown is of ${clockTime(run.end)}; trying again.` : error.message;
       if (!run.document) at("headline").textContent = "";
       if (!at("key-label").hidden && !run.document) return; // Submitting a key starts this again.
     }
     await new Promise(resolve => setTimeout(resolve, 1000 * AGAIN_SECONDS));
+  }
+}
+
+async function followRun(number) { // A sweep is asked for again instead.
+  renewTexts();
+  for await (const {kind, id, data} of eventsOf(await ask(`changes?after=${number}`))) {
+    if (kind === "stale") break;
+    extend(JSON.parse(data));
+    run.document.number = id;
+    if (run.isNewest) run.time = run.end;
+    draw(true);
+    renewTexts();
   }
 }

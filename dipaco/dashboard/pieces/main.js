@@ -1,6 +1,7 @@
 // Starts the page, and draws everything.
 
 function begin(document) {
+  if (document.sweep) return showSweep(document);
   const isFirst = !run.document;
   load(document);
   at("content").hidden = at("clock").hidden = false;

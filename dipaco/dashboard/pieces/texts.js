@@ -1,4 +1,4 @@
-// Routing of text: domains by path, moved documents, and the history of one document.
+// Routing of text: domains by path, and the history of one document.
 
 const MOST_COLUMNS = 24, MOST_HITS = 20, AWAY_SECONDS = 30;
 const stageOf = phase => run.document.status.stages[phase ? `route@${phase}` : "route"];
@@ -18,21 +18,12 @@ function drawTexts() {
       return make("tr", {data: {domain: name}}, make("th", {textContent: name, scope: "row"}), ...cells, make("td", {className: "number", textContent: totals.get(name).toLocaleString("en")}));
     }), make("tr", {}, make("th", {textContent: "all", scope: "row"}), ...(wide ? stage.documents.map(count => make("td", {className: "heat", textContent: count.toLocaleString("en")})) : [make("td", {textContent: `${Math.min(...stage.documents).toLocaleString("en")} to ${Math.max(...stage.documents).toLocaleString("en")} a path`})]), make("td", {className: "number", textContent: stage.documents.reduce((a, b) => a + b, 0).toLocaleString("en")})));
   }
-  drawMoves();
   drawCompletions();
 }
 
 function heat(name, path, count, total) {
   const share = total ? count / total : 0;
   return make("td", {className: "heat", textContent: count ? percent(share) : "", title: `${count.toLocaleString("en")} of ${total.toLocaleString("en")} documents of ${name} train path ${path}`, data: {count, path}, style: `background:color-mix(in srgb, var(--hot) ${Math.round(70 * share)}%, transparent)`, onclick: () => choosePath(path)});
-}
-
-function drawMoves() {
-  const moves = (run.texts?.moves ?? []).filter(({phase}) => phase <= (routingAt(run.time) ?? -1));
-  fill(at("moves"), ...moves.map(({phase, documents, stayed, table}) => {
-    const pairs = (table ?? []).flatMap((row, from) => row.map((count, to) => [count, from, to])).filter(([count, from, to]) => count && from !== to).sort((a, b) => b[0] - a[0]).slice(0, 6);
-    return make("p", {className: "soft"}, make("b", {textContent: `At phase ${phase} `}), `${percent(stayed / Math.max(documents, 1))} of ${documents.toLocaleString("en")} documents stayed with their path. `, pairs.length ? `Most moved: ${pairs.map(([count, from, to]) => `path ${from} → ${to}: ${count.toLocaleString("en")}`).join(", ")}.` : "");
-  }));
 }
 
 function drawCompletions() { // facts of the task `sample`, if there are some
@@ -70,7 +61,6 @@ async function getTexts() { // Fetches texts again when there are more, or if th
     texts.beginnings.documents = unpack(texts.beginnings.documents);
   }
   run.texts = texts;
-  drawMoves();
 }
 
 function renewTexts() { // Fetches texts again if the page has shown some.
@@ -80,11 +70,10 @@ function renewTexts() { // Fetches texts again if the page has shown some.
 function fateOf(number) { // the history of one document
   const of = run.texts, count = of.tokens.length;
   if (!(number >= 0 && number < count)) return null;
-  const bits = of.trained?.[number], place = of.beginnings.documents.indexOf(number);
+  const place = of.beginnings.documents.indexOf(number);
   return {
     document: number, domain: of.domains[of.domain[number]], split: of.splits[of.split[number]], tokens: of.tokens[number], text: place < 0 ? "" : of.beginnings.texts[place] + " …",
     routings: of.routings.map(({phase, paths}) => ({phase, paths: Array.from({length: paths.shape[0]}, (_, k) => paths[k * count + number]).filter(path => path >= 0)})),
-    trained: of.trained ? Array.from({length: 32}, (_, phase) => phase).filter(phase => bits >>> phase & 1) : null,
     losses: of.scores.flatMap(({phase, documents, losses}) => { const i = documents.indexOf(number); return i < 0 ? [] : [{phase, loss: losses[i]}]; }),
   };
 }
@@ -95,7 +84,6 @@ function showFate(fate) {
     ["domain", fate.domain], ["split", isTrained ? "train: a path is trained on it" : ["tune", "test"].includes(fate.split) ? `${fate.split}: only predicted` : `${fate.split}: the router is fitted to it`], ["tokens", fate.tokens.toLocaleString("en")],
     ["path", make("span", {}, ...fate.routings.flatMap(({phase, paths}) => [fate.routings.length > 1 ? `from phase ${phase}: ` : "", ...(paths.length ? paths.map(pathButton) : ["none"]), " "]))],
   ];
-  if (isTrained) pairs.push(["trained in phases", fate.trained === null ? "not worked out for so long a run" : fate.trained.length ? fate.trained.map(phase => phase + 1).join(", ") : "none: no row of it was drawn"]);
   if (fate.losses.length) pairs.push(["loss, nats per token", fate.losses.map(({phase, loss}) => `${loss.toFixed(3)} at phase ${phase}`).join(", ")]);
   const box = make("div", {className: "document", data: {document: fate.document}}, make("h3", {textContent: `Document ${fate.document.toLocaleString("en")}`}), facts(pairs), fate.text ? make("blockquote", {dir: "auto", textContent: fate.text}) : null);
   at("found").replaceChildren(box);
