@@ -21,6 +21,7 @@ import argparse
 import asyncio
 import contextlib
 import functools
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -125,6 +126,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    # NumPy's products here are of a few prompts. Threads of them would spin beside those of XLA.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dipaco.errors import needs_extra
     from dipaco.runs.opening import reading
 

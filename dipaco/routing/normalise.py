@@ -9,6 +9,7 @@ encodes the language), so features are rotated to principal axes, which the part
 """
 
 import dataclasses
+import functools
 
 import numpy as np
 
@@ -28,11 +29,15 @@ class Normaliser:
         """Raw features [N, D] -> float64 [N, D]. The bits of a row do not depend on its batch."""
         return in_blocks(self._apply_block, features_ND)
 
+    @functools.cached_property
+    def _wide_rotation_DE(self) -> np.ndarray | None:
+        return None if self.rotation_DE is None else self.rotation_DE.astype(np.float64)
+
     def _apply_block(self, x_BD: np.ndarray) -> np.ndarray:
         x_BD = (x_BD - self.mean_D) / self.scale_D
         if self.has_unit_length:
             x_BD = x_BD / np.maximum(np.linalg.norm(x_BD, axis=1, keepdims=True), 1e-12)
-        return x_BD if self.rotation_DE is None else x_BD @ self.rotation_DE.astype(np.float64)
+        return x_BD if self._wide_rotation_DE is None else x_BD @ self._wide_rotation_DE
 
 
 def fit_normaliser(

@@ -10,6 +10,7 @@ import own_router
 import pytest
 
 from dipaco.errors import BadSetting
+from dipaco.routing.blocks import in_blocks
 from dipaco.routing.config import NORMALISATIONS, RoutingConfig
 from dipaco.routing.errors import BadFeatures, BadRouterRule, DamagedRouter, TooFewRouterDocuments
 from dipaco.routing.own_router import RouterFunctions
@@ -82,6 +83,21 @@ def test_a_document_alone_gets_the_scores_it_gets_in_a_batch_bit_for_bit(router,
         np.testing.assert_array_equal(
             router.scores(features[index : index + 1])[0], in_batch[index]
         )
+
+
+def test_a_few_rows_are_a_small_block_and_have_the_bits_that_they_have_among_many():
+    rng = np.random.default_rng(0)
+    features, weights = rng.standard_normal((300, 200)), rng.standard_normal((200, 90))
+    blocks = []
+
+    def product(block):
+        blocks.append(len(block))
+        return block @ weights
+
+    among_many = in_blocks(product, features)
+    for count in (1, 9):
+        np.testing.assert_array_equal(in_blocks(product, features[:count]), among_many[:count])
+    assert blocks == [256, 256, 8, 32]
 
 
 def test_a_loaded_router_is_the_saved_one(router, heaps):
