@@ -43,6 +43,19 @@ def test_an_infinity_survives_the_codec_so_that_checks_see_it():
     assert not np.isfinite(codec_of("none").decode(codec_of("none").encode(values), 3)).all()
 
 
+def test_the_tolerance_for_eight_bits_is_that_of_the_values_and_not_of_a_scale_far_above_them():
+    """A liar's large scale and small steps would excuse any value."""
+    values, codec = np.linspace(-1, 1, 512).astype(np.float32), codec_of("int8")
+    honest = codec.encode(values)
+    np.testing.assert_allclose(codec.rounding(honest, 512), 1 / 254, rtol=1e-6)
+    scales, steps = np.frombuffer(honest[:8], "<f4"), np.frombuffer(honest[8:], np.int8)
+    same_values = (127 * scales).astype("<f4").tobytes() + np.rint(steps / 127).astype(
+        np.int8
+    ).tobytes()
+    assert np.abs(codec.decode(same_values, 512)).max() == pytest.approx(1)
+    assert codec.rounding(same_values, 512).max() < 1.01 / 254
+
+
 def test_an_unknown_codec_is_refused():
     with pytest.raises(BadMessage, match="pickle"):
         codec_of("pickle")

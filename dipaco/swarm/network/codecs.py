@@ -59,8 +59,9 @@ def _decode_bytes(content: bytes, num_values: int) -> np.ndarray:
 
 
 def _byte_rounding(content: bytes, num_values: int) -> np.ndarray:
-    scale = _array(content[: 4 * num_blocks(num_values)], "<f4", num_blocks(num_values))
-    return np.repeat(np.abs(scale).astype(np.float64) / 254.0, BLOCK)[:num_values]
+    """By each block's largest value: a liar's scale may be far above it."""
+    largest = np.max(np.abs(in_blocks(_decode_bytes(content, num_values))), axis=1, initial=0.0)
+    return np.repeat(largest.astype(np.float64) / 254.0, BLOCK)[:num_values]
 
 
 def _array(content: bytes, dtype: str | type, count: int) -> np.ndarray:
