@@ -6,8 +6,10 @@ import msgspec
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.swarm.network.addresses import AddressBook, record_of
+from dipaco.swarm.network.addresses import MAX_RECORDS, AddressBook, record_of
 from dipaco.swarm.network.credentials import Authority
+from dipaco.swarm.network.messages import AddressRecords
+from dipaco.swarm.network.wire import REQUEST_BYTES
 from dipaco.swarm.roles import session
 from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
 from tests.support.swarm_rig import issue
@@ -41,9 +43,14 @@ def test_nobody_makes_a_record_for_another_nor_with_another_runs_credential_nor_
         replace(good, number=good.number + 1),
         replace(good, certificate=ANA.der),
         replace(good, certificate=b"none"),
+        replace(
+            good,
+            certificate=good.certificate.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x09"),
+        ),
         record_of(strangers, HERE),
         record_of(issue("back", "backbone", now=time.time() - 2 * 86400), HERE),
         record_of(BACK, "no address"),
+        record_of(BACK, ".".join(["a" * 60] * 20) + ":1"),
     ):
         book.merge((bad,))
         assert book.records == ()
@@ -60,6 +67,31 @@ def test_a_file_that_cannot_be_read_is_replaced_and_a_full_book_drops_the_oldest
         book.merge((record_of(issue(f"v{number}"), f"203.0.113.7:{number + 1}"),))
     assert book.addresses("volunteer") == ("203.0.113.7:3", "203.0.113.7:2")
     assert AddressBook(ANA, file).records == book.records
+
+
+def test_a_full_book_keeps_its_backbone_and_fits_in_a_request_with_the_longest_names():
+    """Otherwise one volunteer, or many, would end what all tell each other."""
+    book, long = AddressBook(ANA), ".".join(["a" * 62] * 4)
+    book.merge((record_of(BACK, HERE),))
+    for number in range(MAX_RECORDS + 2):
+        book.merge((record_of(issue(f"v{number}".ljust(64, "x")), f"{long}:{number + 1}"),))
+    assert len(book.records) == MAX_RECORDS
+    assert book.addresses("backbone") == (HERE,)
+    assert len(msgspec.msgpack.encode(AddressRecords(records=book.records))) < REQUEST_BYTES
+
+
+def test_of_forged_records_one_is_looked_at_and_known_ones_are_not_looked_at_again(monkeypatch):
+    """Two signatures each: a request full of them would hold up a leader for half a second."""
+    book, checked = AddressBook(ANA), []
+    check = book._check
+    monkeypatch.setattr(book, "_check", lambda one: (checked.append(one), check(one)))
+    good = record_of(BACK, HERE)
+    forged = msgspec.structs.replace(good, number=good.number + 1)
+    book.merge([good] * 9)
+    assert checked == [good]
+    book.merge([forged] * 9)
+    assert checked == [good, forged]
+    assert book.records == (good,)
 
 
 def test_a_group_goes_on_when_all_backbones_have_moved(run, quick_backbones, monkeypatch, tmp_path):

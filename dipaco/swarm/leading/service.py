@@ -25,8 +25,6 @@ from dipaco.swarm.training.state_holder import StateHolder
 # A newcomer fetches at most so many means, if a newer state could be offered as well.
 MOST_MEANS = 3
 WAITING_SECONDS = 5.0  # A volunteer that waits for a leader asks again within this time.
-
-
 KEPT_STATES = 16  # states from which a difference can be sent
 
 
@@ -113,9 +111,8 @@ class LeaderService:
         self.overview: Callable[[], messages.RunOverview] = messages.RunOverview
         self._offered: messages.StateManifest | None = None
         self._fetching: set[str] = set()  # members that fetch it
-        self._waiting: dict[
-            str, float
-        ] = {}  # volunteers that asked while this did not lead -> when
+        # Volunteers that asked while this did not lead, and when.
+        self._waiting: dict[str, float] = {}
         wire.register("settings", messages.SettingsRequest, self._settings)
         wire.register("run", messages.Ack, self._run)
         wire.register("join", messages.JoinRequest, self._join)

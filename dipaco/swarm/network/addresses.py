@@ -21,10 +21,11 @@ import msgspec
 from dipaco.errors import BadSetting, DipacoError
 from dipaco.files import write_atomically
 from dipaco.swarm.errors import BadAddress
-from dipaco.swarm.network.credentials import Credential, certificate_of
+from dipaco.swarm.network.credentials import BACKBONE, Credential, certificate_of
 from dipaco.swarm.network.messages import Record
 
 LAST_PORT = 65535
+MAX_HOST = 253  # characters in a name of the Internet's
 ANYWHERE = ("", "0.0.0.0", "::")  # listens on all of a machine's addresses
 
 _ADDRESS = re.compile(r"(\[[^\[\]/]*\]|[^:/\[\]]*):([0-9]{1,5})")
@@ -75,7 +76,7 @@ def _may_be_host(name: str) -> bool:
         name.encode("idna")
     except UnicodeError:
         return False
-    return name.isprintable()
+    return name.isprintable() and len(name) <= MAX_HOST
 
 
 def own_host() -> str:
@@ -106,7 +107,8 @@ def _ip(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     return None
 
 
-MAX_RECORDS = 256  # The oldest are dropped.
+# Volunteers' oldest are dropped. With the longest addresses, these fit in a request's header.
+MAX_RECORDS = 128
 
 
 class AddressBook:
@@ -122,19 +124,23 @@ class AddressBook:
 
     @property
     def records(self) -> tuple[Record, ...]:
-        """The newest first."""
-        return tuple(sorted(self._records.values(), key=lambda one: -one.number))
+        """Backbones' first, and of each role the newest."""
+
+        def place(one: Record) -> tuple[bool, int]:
+            return certificate_of(one.certificate).role != BACKBONE, -one.number
+
+        return tuple(sorted(self._records.values(), key=place))
 
     def put_own(self, address: str) -> None:
         self.merge((record_of(self._credential, address),))
 
     def merge(self, records: Iterable[Record]) -> None:
-        """Takes those that are newer and hold. Keeps them on disk."""
-        for one in list(records)[:MAX_RECORDS]:
-            serial = certificate_of(one.certificate).serial if self._is_of_run(one) else ""
-            known = self._records.get(serial)
-            if serial and (known is None or known.number < one.number):
-                self._records[serial] = one
+        """Takes those that are newer, up to one that does not hold. Honest peers send none, and
+        signatures cost time. Keeps them on disk.
+        """
+        with contextlib.suppress(Exception):  # whatever a forged certificate makes its reader raise
+            for one in list(records)[:MAX_RECORDS]:
+                self._take(one)
         kept = self.records[:MAX_RECORDS]
         self._records = {certificate_of(one.certificate).serial: one for one in kept}
         if self._file is not None and kept != self._saved:
@@ -149,21 +155,25 @@ class AddressBook:
             one.address for one in self.records if certificate_of(one.certificate).role == role
         )
 
-    def _is_of_run(self, record: Record) -> bool:
-        """True if a credential of the run, which has not expired, has signed it."""
-        from cryptography import x509
-        from cryptography.exceptions import InvalidSignature
+    def _take(self, record: Record) -> None:
+        """Raises an error of any kind if it does not hold."""
+        certificate = certificate_of(record.certificate)
+        known = self._records.get(certificate.serial)
+        is_newer = known is None or known.number < record.number
+        if is_newer and certificate.not_after > time.time():
+            self._check(record)
+            self._records[certificate.serial] = record
 
-        try:
-            found = x509.load_der_x509_certificate(record.certificate)
-            authority = x509.load_pem_x509_certificate(self._credential.authority)
-            found.verify_directly_issued_by(authority)
-            signed = _signed(record.number, record.address)
-            cast(Any, found.public_key()).verify(record.signature, signed)
-            check_to_join(record.address)
-        except (ValueError, TypeError, InvalidSignature, BadAddress):
-            return False
-        return certificate_of(record.certificate).not_after > time.time()
+    def _check(self, record: Record) -> None:
+        """Raises an error of any kind if no credential of the run has signed it."""
+        from cryptography import x509
+
+        found = x509.load_der_x509_certificate(record.certificate)
+        authority = x509.load_pem_x509_certificate(self._credential.authority)
+        found.verify_directly_issued_by(authority)
+        signed = _signed(record.number, record.address)
+        cast(Any, found.public_key()).verify(record.signature, signed)
+        check_to_join(record.address)
 
 
 def record_of(credential: Credential, address: str) -> Record:

@@ -6,11 +6,11 @@ process's open files, fill its memory or make up members.
 """
 
 import asyncio
-import collections
 import contextlib
 import time
-import weakref
+from collections import Counter, defaultdict
 from collections.abc import AsyncGenerator, Generator
+from weakref import WeakValueDictionary
 
 from dipaco.files import file_limit
 from dipaco.swarm.errors import SwarmRefuses
@@ -53,14 +53,11 @@ class OpenRequests:
     """What each credential has open here."""
 
     def __init__(self) -> None:
-        self._connections: collections.Counter[str] = collections.Counter()  # keyed by serial
+        self._connections: Counter[str] = Counter()  # keyed by serial
         # serial -> session -> when it has asked last
-        self._sessions: collections.defaultdict[str, dict[str, float]] = collections.defaultdict(
-            dict
-        )
-        self._payloads: weakref.WeakValueDictionary[str, asyncio.Semaphore] = (
-            weakref.WeakValueDictionary()  # keyed by session, while one is held or waited for
-        )
+        self._sessions: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        # Keyed by session, while one is held or waited for.
+        self._payloads: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
 
     @contextlib.contextmanager
     def connection(self, serial: str) -> Generator[None]:

@@ -23,12 +23,7 @@ from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.credentials import Credential, printable
 from dipaco.swarm.network.leader_connection import LeaderConnection
 from dipaco.swarm.network.limits import LinkMeter
-from dipaco.swarm.network.messages import (
-    RUN_OVER,
-    Ack,
-    RunOverview,
-    SettingsRequest,
-)
+from dipaco.swarm.network.messages import RUN_OVER, Ack, RunOverview, SettingsRequest
 from dipaco.swarm.network.streams import Streams
 from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning import paths
