@@ -66,14 +66,14 @@ class PastMeans:
 
     def __init__(self, num_values: int):
         self._max_steps = max(1, min(MAX_STEPS, KEPT_BYTES // max(4 * num_values, 1)))
-        self._slices: dict[tuple[int, str], list[tuple[int, int, bytes]]] = {}
+        self._slices: dict[tuple[int, str], dict[tuple[int, int], bytes]] = {}
 
     def add(self, closed: messages.ClosedStep, contents: list[bytes]) -> None:
         """Adds a step that was taken, with the mean of each of its slices."""
-        self._slices[closed.step, closed.before] = [
-            (part.start, part.stop, content)
+        self._slices[closed.step, closed.before] = {
+            (part.start, part.stop): content
             for part, content in zip(closed.slices, contents, strict=True)
-        ]
+        }
         while len(self._slices) > self._max_steps:
             del self._slices[next(iter(self._slices))]
 
@@ -82,10 +82,8 @@ class PastMeans:
         return (step, lineage) in self._slices
 
     def find(self, request: messages.PastMeanRequest) -> bytes | None:
-        for start, stop, content in self._slices.get((request.step, request.before), []):
-            if (start, stop) == (request.start, request.stop):
-                return content
-        return None
+        of_step = self._slices.get((request.step, request.before), {})
+        return of_step.get((request.start, request.stop))
 
 
 class LeaderService:

@@ -63,9 +63,7 @@ def seconds_without(num_blocks: int, others: list[float]) -> float:
 
 
 def _expected(one: RowBlock, now: float) -> float:
-    """When a block should be done. An overdue block is expected to take as long again as it has
-    taken.
-    """
+    """When a block should be done. An overdue one should take as long again as it has taken."""
     return one.due_seconds if now <= one.due_seconds else now + (now - one.since_seconds)
 
 

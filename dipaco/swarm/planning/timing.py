@@ -20,9 +20,7 @@ class Rate:
     seconds_per_unit: float = 0.0
 
     def after(self, amount: float, seconds: float, alpha: float = 0.1) -> "Rate":
-        """Adds one measurement. Seconds per unit are averaged: stalls count as long as they
-        took.
-        """
+        """Adds one measurement. Seconds per unit are averaged: stalls count in full."""
         if amount <= 0:
             return self
         measured = seconds / amount

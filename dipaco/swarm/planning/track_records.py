@@ -146,8 +146,12 @@ class PastRounds:
         self._set_aside_after(holder_of(reducer), SET_ASIDE_ROUNDS)
 
     def note_unreliable(self, reducer: str) -> None:
-        """A reducer took a slice and did not give its mean, so it adds up nothing for a while."""
-        self._set_aside_after(reducer, 2)
+        """A reducer took a slice and did not give its mean, so it adds up nothing for a while. If
+        another session of its holder has done so, none of them does: it may always be a new one.
+        """
+        holder = holder_of(reducer)
+        others = (one for one in self.faults if one != reducer and holder_of(one) == holder)
+        self._set_aside_after(holder if any(others) else reducer, 2)
 
     def _set_aside_after(self, who: str, growth: int) -> None:
         self.set_aside(who, SET_ASIDE_ROUNDS * growth ** min(self.faults[who], MAX_DOUBLINGS))
