@@ -47,6 +47,8 @@ def test_a_peer_that_counts_other_targets_than_the_leader_is_out(group):
 def test_the_third_refused_session_locks_a_credential_and_no_other(group, leaves_before):
     """A session counts once, however often it is refused."""
     pass_of_eve, other = issue("eve").certificate, issue("eve").certificate
+    group.add_member("eve/9", pass_of_eve, asks_to_join(None))
+    group.add_member("eve/other", other, asks_to_join(None))
     for number in range(3):
         group.check_not_locked(pass_of_eve)
         group.add_member(f"eve/{number}", pass_of_eve, asks_to_join(None))
@@ -58,6 +60,7 @@ def test_the_third_refused_session_locks_a_credential_and_no_other(group, leaves
     with pytest.raises(SwarmRefuses, match=r"locked: 3 of its sessions were refused.*NaN"):
         group.check_not_locked(pass_of_eve)
     group.check_not_locked(other)
+    assert list(group.members) == ["eve/other"], "no session goes on under a locked credential"
 
 
 NUMBERS = st.floats() | st.sampled_from([float("nan"), float("inf"), -1.0, 0.0, 1e308, 5e-324])

@@ -245,11 +245,14 @@ def test_a_lie_in_one_slice_of_small_values_is_seen():
 # --- the schedule ----------------------------------------------------------------------------
 
 
+EVE = "eve/1"
+
+
 def test_each_sum_is_drawn_independently_newcomers_more_often_and_nobody_less_than_one_in_19():
     draws, checked = CheckDraws(random.Random(0)), []
     for step in range(40_000):
-        if draws.is_due("s1", step):
-            assert draws.is_due("s1", step), "it is asked again where a round is held again"
+        if draws.is_due("s1", EVE, step):
+            assert draws.is_due("s1", EVE, step), "it is asked again where a round is held again"
             draws.passed("s1")
             checked.append(step)
     assert checked[0] == 0
@@ -260,15 +263,23 @@ def test_each_sum_is_drawn_independently_newcomers_more_often_and_nobody_less_th
     assert 20 < checked[10] < 19 * 10
 
 
+def test_sessions_of_one_credential_are_drawn_one_by_one_so_that_one_of_many_is_soon_found():
+    draws = CheckDraws(random.Random(0))
+    for _ in range(100):
+        draws.passed("s1")
+    found = [any(draws.is_due("s1", f"eve/{n}", step) for n in range(16)) for step in range(2000)]
+    assert 0.5 < np.mean(found) < 0.65
+
+
 def test_a_doubt_makes_a_newcomer_of_anybody():
     draws = CheckDraws(random.Random(0))
     for step in range(500):
-        if draws.is_due("s1", step):
+        if draws.is_due("s1", EVE, step):
             draws.passed("s1")
     assert draws.is_proven("s1")
     draws.doubt("s1")
     assert not draws.is_proven("s1")
-    assert draws.is_due("s1", 499)
+    assert draws.is_due("s1", EVE, 499)
 
 
 class OneGradient:
@@ -296,7 +307,7 @@ class OneGradient:
 async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums):
     banned = []
     certificate = SimpleNamespace(role="volunteer", serial="one")
-    eve = SimpleNamespace(name="eve/1", certificate=certificate)
+    eve = SimpleNamespace(name=EVE, certificate=certificate)
     group = SimpleNamespace(
         members={eve.name: eve}, ban=lambda name, reason, evidence: banned.append(name)
     )

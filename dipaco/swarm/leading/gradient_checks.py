@@ -104,12 +104,13 @@ class GradientChecks:
             self._step, self._checks = plan.step, {}
         for one in plan.senders:
             member = self._checked_member(one.name)
-            if member is None or not self._draws.is_due(member.certificate.serial, plan.step):
+            serial = "" if member is None else member.certificate.serial
+            if not (serial and self._draws.is_due(serial, one.name, plan.step)):
                 continue
             known = self._checks.get(one.name)
             if known is not None and known.blocks == one.blocks:
                 continue  # the round is held again
-            is_waited_for = not self._draws.is_proven(member.certificate.serial)
+            is_waited_for = not self._draws.is_proven(serial)
             self.num_due += 1
             if sum(self._judging.values()) < MAX_OPEN or is_waited_for:
                 self._start(one.name, one.blocks, rows, is_waited_for=is_waited_for)

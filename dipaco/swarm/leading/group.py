@@ -181,6 +181,9 @@ class SwarmGroup:
             self.refusals[serial] = reasons or (*before, reason)
             if is_locking(self.refusals[serial]) and not is_locking(before):
                 self._say(f"the credential of {certificate.name} is locked")
+                for one in list(self.members.values()):
+                    if one.certificate.serial == serial:
+                        self.remove(one.name, f"refused: {reason}")
         self._on_refused(name, reason)
         self.remove(name, f"refused: {reason}")
 

@@ -26,20 +26,21 @@ MEAN_GAP = 19
 
 
 class CheckDraws:
-    """The draws of one leader, by credential."""
+    """The draws of one leader."""
 
     def __init__(self, rng: random.Random):
         self._rng = rng
-        self._passed: dict[str, int] = {}  # checks passed since the last doubt
-        self._drawn: dict[str, tuple[int, bool]] = {}  # the last step, and whether it was drawn
+        self._passed: dict[str, int] = {}  # checks passed since the last doubt, by credential
+        self._step, self._drawn = -1, dict[str, bool]()  # sessions in the last step
 
-    def is_due(self, serial: str, step: int) -> bool:
-        """True if a credential's sum is checked in this step. Repeated calls agree."""
-        last = self._drawn.get(serial)
-        if last is None or last[0] != step:
-            share = max(1.0 / MEAN_GAP, 1.0 / (1 + self._passed.get(serial, 0)))
-            last = self._drawn[serial] = step, self._rng.random() < share
-        return last[1]
+    def is_due(self, serial: str, session: str, step: int) -> bool:
+        """True if a session's sum is checked in this step. Repeated calls agree until a doubt."""
+        if not self.is_proven(serial):
+            return True
+        if step != self._step:
+            self._step, self._drawn = step, {}
+        share = max(1.0 / MEAN_GAP, 1.0 / (1 + self._passed[serial]))
+        return self._drawn.setdefault(session, self._rng.random() < share)
 
     def is_proven(self, serial: str) -> bool:
         """True if it has passed a check since its last doubt."""
@@ -51,7 +52,6 @@ class CheckDraws:
     def doubt(self, serial: str) -> None:
         """The credential's next sum is checked, as a newcomer's."""
         self._passed[serial] = 0
-        self._drawn.pop(serial, None)
 
 
 FLOOR = 1e-4  # Precision below which no value is compared, in root mean squares of the gradient.
