@@ -235,6 +235,47 @@ def now(monkeypatch):
     return clock
 
 
+def block_of(done):
+    return BlockResult(block=done, loss=1.0, targets=46.0)
+
+
+def test_nobody_becomes_faster_by_reporting_a_block_again_nor_by_late_ones_of_an_open_step(
+    now, group
+):
+    """It would be leased all rows, and the honest would be parked."""
+    eve = joined(group)
+    (block,) = group.lease(eve).blocks
+    eve.time_late_block(group.rows.step)
+    assert not eve.seconds_per_block
+    now[0] += 2.0
+    for _ in range(9):
+        group.accept(eve, block_of(block))
+        assert eve.seconds_per_block == pytest.approx(2.0)
+        now[0] += 1e-3
+    group.lease(eve)
+    now[0] += 2.0
+    for _ in range(9):
+        eve.time_late_block(group.rows.step + 1)
+        assert eve.seconds_per_block == pytest.approx(2.0)
+        now[0] += 1e-3
+
+
+def test_who_holds_blocks_back_until_others_have_computed_them_counts_as_that_slow(now, group):
+    ana, eve = joined(group), joined(group, "eve")
+    for one in (ana, eve):
+        one.time_block(1.0)
+        assert group.lease(one).blocks
+    for block in ana.untimed:
+        now[0] += 1.0
+        group.accept(ana, block_of(block))
+    useful_at = eve.useful_at
+    now[0] += 60.0
+    group.count({})
+    assert ana.seconds_per_block == pytest.approx(1.0)
+    assert eve.seconds_per_block > 20
+    assert eve.useful_at == useful_at
+
+
 def test_a_step_does_not_wait_for_one_that_hangs_until_another_has_rested(now, group):
     """The one that hangs goes on polling, and was timed once."""
     group.begin_step(3, [46.0] * 8)

@@ -263,6 +263,7 @@ class SwarmGroup:
         if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
             rows.leased |= {(member.name, block) for block in lease.blocks}
         if lease.blocks:
+            member.leased_step, member.untimed = lease.step, frozenset(lease.blocks)
             member.block_began_at = time.monotonic()
         could = self.rows in among  # otherwise it lacks the state, and others would wait for it
         if could and not lease.blocks and not self.ledger.held_by(member.name):
@@ -278,10 +279,8 @@ class SwarmGroup:
         self._check(member, done, rows)
         if (member.name, done.block) not in rows.leased:
             self._ban(member, f"it claims rows of block {done.block}, which it never had")
-        did_before = done.block in rows.ledger.done_by(member.name)
         counts = rows.ledger.finish(member.name, done.block)
-        if not did_before:  # timed in any case: it may be too slow for its blocks to count
-            member.time_next_block()
+        member.time_next_block(done.block)  # it may be too slow for its blocks to count
         if counts:
             rows.losses[done.block] = done.loss
         return counts
@@ -334,6 +333,8 @@ class SwarmGroup:
     def count(self, blocks_by_peer: Mapping[str, Sequence[int]]) -> None:
         """A step is closed with these blocks of each peer."""
         self._step_seconds = self.rows.seconds
+        for member in self.members.values():
+            member.note_unfinished(self.rows.step)
         for name, blocks in blocks_by_peer.items():
             self._suspensions.note_good(name, time.monotonic())
             if name in self.members:

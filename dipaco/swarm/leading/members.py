@@ -34,6 +34,8 @@ class GroupMember:
     block_seconds: Durations = dataclasses.field(default_factory=Durations)
     blocks_per_second: Rate = dataclasses.field(default_factory=Rate)
     block_began_at: float | None = None  # when its last lease or report came, by this clock
+    leased_step: int = -1  # the step of its last lease
+    untimed: frozenset[int] = frozenset()  # blocks of it that have not come
     last_poll: PollRequest | None = None
     # When its last block arrived, or when it last asked for rows of the step that it could compute,
     # and there were none for it.
@@ -58,11 +60,25 @@ class GroupMember:
         """Deadline for one block, from those that were timed."""
         return self.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
 
-    def time_next_block(self) -> None:
-        """Notes that a block has come. It is timed by the leader's clock: no peer's word counts."""
-        if (began_at := self.block_began_at) is not None:
+    def time_next_block(self, block: int) -> None:
+        """Notes that a leased block has come. It is timed once, by the leader's clock alone."""
+        if block in self.untimed and (began_at := self.block_began_at) is not None:
+            self.untimed -= {block}
             self.block_began_at = time.monotonic()
             self.time_block(self.block_began_at - began_at)
+
+    def time_late_block(self, step: int) -> None:
+        """Notes that a block of its last lease came after its step, since this one has begun."""
+        if self.untimed and self.leased_step < step:
+            self.time_next_block(min(self.untimed))
+            self.untimed = frozenset()
+
+    def note_unfinished(self, step: int) -> None:
+        """A step closes without some of its blocks. It takes as long for one, or longer."""
+        if self.untimed and self.leased_step == step and self.block_began_at is not None:
+            seconds = time.monotonic() - self.block_began_at
+            if seconds > self.seconds_per_block:
+                self.blocks_per_second = self.blocks_per_second.after(1, seconds)
 
     def time_block(self, seconds: float) -> None:
         """Notes one more computed block."""

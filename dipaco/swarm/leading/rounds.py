@@ -88,9 +88,7 @@ class Rounds:
     # --- what senders bring --------------------------------------------------------------------
 
     def commit(self, round_number: int, sender: str, digests: bytes) -> None:
-        """A sender commits itself to its parts. Later words do not count. Raises as
-        `take_sketches`.
-        """
+        """A sender commits itself to its parts, once. Raises as `take_sketches`."""
         plan = self._plan_of(round_number, sender)
         if len(digests) != DIGEST_BYTES * len(plan.slices):
             raise BadMessage(problem=f"it has {len(digests)} bytes of digests")

@@ -224,7 +224,7 @@ class LeaderService:
     async def _work(self, body: messages.WorkRequest, request: PeerRequest) -> PeerReply:
         member, published = self._member(request), self._published.value
         if body.was_late:
-            member.time_next_block()
+            member.time_late_block(self._holder.step)
         nothing = messages.WorkReply(), b""
         is_late = self._compute.settings.delayed_updates
         is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)

@@ -241,9 +241,7 @@ class Verifier:
         self.locked: Mapping[str, str] = {}  # serial -> a sentence that says why
 
     def check(self, certificate: Certificate, sender: str) -> None:
-        """Checks who sends on a connection that this certificate has opened. Raises
-        `MessageRefused`.
-        """
+        """Checks who sends on this certificate's connection. Raises `MessageRefused`."""
 
         def refused(reason: str) -> MessageRefused:
             return MessageRefused(sender=printable(sender), reason=reason)

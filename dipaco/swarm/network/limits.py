@@ -75,9 +75,7 @@ class OpenRequests:
                 del self._connections[serial]
 
     def note_session(self, serial: str, session: str) -> None:
-        """A session asks for something. Raises `SwarmRefuses`: its credential has too many
-        others.
-        """
+        """A session asks for something. Raises `SwarmRefuses`: its holder has too many."""
         now = time.monotonic()
         seen = {one: at for one, at in self._sessions[serial].items() if at > now - SESSION_SECONDS}
         self._sessions[serial] = seen

@@ -268,9 +268,7 @@ class SliceRequest(PeerMessage):
 
 
 class ForwardRequest(PeerMessage):
-    """To the leader: pass on the part that comes along, whose reducer I do not reach. Reply:
-    `Ack`.
-    """
+    """To the leader: pass on this part, whose reducer I do not reach. Reply: `Ack`."""
 
     round_number: int
     reducer: str

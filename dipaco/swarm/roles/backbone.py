@@ -110,9 +110,7 @@ class Backbone:
             self._loop.close()
 
     def run_phase(self, work: PhaseWork) -> PhaseResult:
-        """Has the group take the steps of a phase; see `PhaseRunner`. Raises errors of
-        `should_stop`.
-        """
+        """Has the group take a phase's steps: see `PhaseRunner`. Raises as `should_stop`."""
         taken: queue.SimpleQueue[_StepTaken] = queue.SimpleQueue()
         stop = threading.Event()
         leading = asyncio.run_coroutine_threadsafe(self._lead(work, taken, stop), self._loop)

@@ -76,9 +76,7 @@ class BackboneLedger:
         self._swarms.put_backbone(worker, arm, path, self._address, is_staffed=is_staffed)
 
     def read_credentials(self, verifier: Verifier) -> dict[str, tuple[str, ...]]:
-        """Gives the verifier the ledger's credentials. Returns why sessions of each were
-        refused.
-        """
+        """Gives the verifier the credentials. Returns why sessions of each were refused."""
         issued = self._swarms.credentials()
         verifier.allowed = frozenset(one.serial for one in issued)
         verifier.revoked = frozenset(one.serial for one in issued if one.is_revoked)
@@ -142,9 +140,7 @@ class BackboneLedger:
         self._swarms.put_status(self._place.arm, self._place.path, self._place.worker, status)
 
     def overview(self, steps: int, inner: InnerSettings) -> RunOverview:
-        """The state of the run, for people who lend a machine. `steps`: of a path, over all
-        phases.
-        """
+        """The run, for people who lend a machine. `steps`: of a path, over all phases."""
         arm, batch_size = self._place.arm, inner.batch_size
         places = self._swarms.places(arm)
         left = {  # paths whose phase is due and not claimed

@@ -127,9 +127,7 @@ class Leader:
     def begin_phase(
         self, backbones: tuple[str, ...], *, last_senders: Set[str] | None = None
     ) -> None:
-        """Begins or continues a phase with the holder's state. `last_senders`: as in
-        `begin_step`.
-        """
+        """Begins a phase, or goes on, at the holder's state. `last_senders`: see `begin_step`."""
         self.start_leading()
         self._service.backbones, self._last_senders = backbones, last_senders
         self._rounds.begin_term()

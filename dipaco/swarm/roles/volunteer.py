@@ -130,9 +130,7 @@ class Volunteer(Peer):
         return "averages" if is_in else "waits"
 
     async def run(self) -> None:
-        """Takes part until the run is over, or `leave` is called. Raises as
-        `LeaderConnection.find`.
-        """
+        """Takes part until the run is over, or `leave`. Raises as `LeaderConnection.find`."""
         turns = self.poll_forever(), self.follow_forever(), self._compute_forever()
         async with side_by_side(self._is_leaving.wait(), *turns) as (leaving, *tasks):
             await first_of(leaving, *tasks)

@@ -146,9 +146,7 @@ class StateHolder:
             return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
-        """Takes a step of the group. Raises `Diverged`, and keeps the state: it would not be
-        finite.
-        """
+        """Takes a step of the group, unless its result is not finite. Raises `Diverged`."""
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
         before = None
