@@ -147,11 +147,13 @@ class PastRounds:
 
     def note_unreliable(self, reducer: str) -> None:
         """A reducer took a slice and did not give its mean, so it adds up nothing for a while. If
-        another session of its holder has done so, none of them does: it may always be a new one.
+        another session of its holder did so in an earlier round, none does: each may be a new one.
         """
-        holder = holder_of(reducer)
-        others = (one for one in self.faults if one != reducer and holder_of(one) == holder)
-        self._set_aside_after(holder if any(others) else reducer, 2)
+        holder, soon = holder_of(reducer), range(self.count, self.count + SET_ASIDE_ROUNDS)
+        others = [one for one in self.last_aside if one != reducer and holder_of(one) == holder]
+        if any(self.last_aside[one] in soon for one in others):
+            self.set_aside(holder)
+        self._set_aside_after(reducer, 2)
 
     def _set_aside_after(self, who: str, growth: int) -> None:
         self.set_aside(who, SET_ASIDE_ROUNDS * growth ** min(self.faults[who], MAX_DOUBLINGS))
