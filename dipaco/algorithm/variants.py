@@ -3,8 +3,9 @@
 A run may have path sampling, codecs with error feedback, late contributions (`outer.quorum`), late
 modules (`outer.delay`), alternations (documents are routed again between phases), an outer step of
 its own, plain AdamW without an outer step, and early stopping. With everything off it gives the
-bits of `algorithm1.train`. This is the oracle of runs: it asks the same schedule as they do
-(`schedule/arm.py`) and adds in the same order, so tests compare the two bit for bit. Arms whose
+bits of `algorithm1.train`. An *arm* is one of the models that a run trains, such as `modular` and
+`dense`, with the schedule of its phases (`schedule/arm.py`). This is the oracle of runs: it asks
+the same arm as they do and adds in the same order, so tests compare the two bit for bit. Arms whose
 paths take every step together have an oracle of their own (`synchronous.py`).
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.

@@ -74,7 +74,7 @@ class Worker:
     ):
         self._cannot_train = cannot_train
         self._run, self._name, self._callbacks, self._renewer = run, name, callbacks, renewer
-        self._is_for_base = set(kinds) <= set(FIRST_KINDS)
+        self._is_for_base = set(kinds) <= set(FIRST_KINDS)  # `dipaco pretrain`
         self._runner = runner or OneHost(run)
         self._kinds = kinds_done_by(self._runner.hosts, kinds)
         self._thread = threading.get_ident()
@@ -164,8 +164,8 @@ class Worker:
             return False
         self._renewer.hold(claim)
         try:
-            # An upgrade ends the claims that it finds. If it came before this one, this worker
-            # counts as gone.
+            # `dipaco upgrade` pins the run to another version and ends all claims. If it did so
+            # before this claim, only this question stops a worker of the old version.
             self._renewer.receive(self._run.ledger.meta.command())
             self._do(claim)
         except BaseException as error:
@@ -279,6 +279,7 @@ class Worker:
                 self._renewer.renew_if_silent(self._run.ledger)
             if self._renewer.has_lost:
                 raise ClaimLost(task=claim.task)
+            # A path that volunteers train is left to the worker that leads them.
             return self._should_stop or self._renewer.volunteers_have_come
 
         return should_stop

@@ -189,10 +189,6 @@ def test_texts_are_told_with_the_time_they_were_made_at(ledger, plan):  # noqa: 
     at_once.read()
     run.config = TOY
     assert recording_of(at_once, {})["completions"] == told
-    ledger.rollbacks.go_back("modular", 1, [])
-    assert reader.read().has_gone_back
-    assert {each["phase"] for each in recording_of(reader, {})["completions"]} == {1}
-    assert ("modular", 2) not in reader.facts.sampled
     ledger.history.prune(0)
     later = Reader(run)
     later.read()

@@ -308,18 +308,6 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
         watcher.stop()
 
 
-def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
-    made, change = [], Change(0, set(), {}, set(), set(), False, True)
-    monkeypatch.setattr(watcher_module, "Texts", made.append)
-    monkeypatch.setattr(watcher_module, "difference_of", lambda *of: {})
-    watcher, route = Watcher(Address.of(tiny.folder)), {"route": {}, "route@1": {}}
-    for rollbacks, times in (([], 1), ([], 1), ([{"arm": "modular", "phase": 0}], 2)):
-        state = {"status": {"stages": route, "rollbacks": rollbacks}, "curves": {"modular": []}}
-        watcher._publish(None, change, state, {})
-        watcher.texts()
-        assert len(made) == times
-
-
 FAULTS = {
     "TextsNotReadable": OSError(errno.EIO, "Input/output error"),
     "ObjectMissing": ObjectMissing(file="a shard"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dipaco.config import MODULAR
+from dipaco.control.keeping.retention import stop_deletions
 from dipaco.control.ledger import open_ledger
 from dipaco.overrides import load_config
 from dipaco.store.retention import RetentionSettings
@@ -68,14 +69,15 @@ def test_what_is_needed_again_after_a_batch_stays(run):
 
 
 def test_what_is_needed_again_within_a_batch_stays(run):
-    """As when the run goes back."""
+    """As when a task is opened again."""
     superseded, removed = {"a", "b", "c", "d"}, []
 
     def remove(name):
         removed.append(name)
         if name == "a":
             superseded.discard("b")
-            run.ledger.rollbacks.go_back("modular", 0, [])
+            with run.ledger._database.transaction():
+                stop_deletions(run.ledger._database)
 
     delete(run, lambda: superseded, remove)
     assert removed == ["a", "c", "d"]

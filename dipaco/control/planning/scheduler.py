@@ -20,7 +20,9 @@ one, and needs the modules only some steps later. If they are not there then, it
 (`waiting`) until the last of them is recorded, which makes it due again.
 
 A *label* task scores the router's documents under a path, for an alternation. A *check* task
-measures a path's loss on its hold-out, for early stopping.
+measures a path's loss on its hold-out, for early stopping. The *reroute* task comes last: it trains
+a router that may change the path within a document. Text is prepared in *slices*, one task each:
+`Task("prepare", "read", "3")` reads slice 3 (`Task` says what its fields are then).
 """
 
 from collections.abc import Callable, Iterable

@@ -51,10 +51,10 @@ def train(
     if first + len(result.losses) == merges_at:
         since = time.monotonic()
         have_all_come = hosts.decided_by_first(lambda: have_come(run, claim, should_leave))
-        started += time.monotonic() - since
+        started += time.monotonic() - since  # Waiting is no part of the phase's seconds.
         if have_all_come:
             start = merged(run, start, result)
-            del result
+            del result  # Its state would be in memory beside the merged one.
             # The first question is not passed on, so that a step follows the merge: a partial
             # snapshot of this very step would count as one from before the merge.
             asked = itertools.count()
