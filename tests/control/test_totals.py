@@ -58,3 +58,10 @@ def test_a_task_that_is_opened_again_is_not_counted_as_done(ledger, plan):
     ledger.redos.redo(claim, cause, "an object", "damaged")
     assert_totals_are_sums(ledger)
     assert ledger.queue.task_counts()["train", "modular"] == {"done": 1, "ready": 3}
+
+
+def test_a_phase_whose_facts_are_replaced_counts_once(finished):
+    with finished._database.transaction():
+        finished._database.change("drop_phase trained", arm="modular", path=0, phase=0)
+    assert_totals_are_sums(finished)
+    assert finished.progress.training_totals("modular").path_phases == 7
