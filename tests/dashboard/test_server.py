@@ -196,7 +196,7 @@ def test_reading_writes_nothing(tiny, copy_of):
 
 
 def test_what_happens_soon_after_a_read_of_the_status_is_not_forgotten():
-    quiet = Change(0, set(), {}, set(), set(), False, False)
+    quiet = Change(0, set(), {}, set(), set(), False)
     pace = Pace(is_server=True)
     for change, seconds in (
         (quiet._replace(outcomes={"error"}, is_new=True), pace.fault_seconds),
