@@ -78,7 +78,7 @@ KEPT_AS = {  # why settings are there that no shipped config, sweep or page sets
     "how long a text must be to be judged depends on the corpus": "samples.tokens",
     "what a path is divided among depends on the machine": "mesh.data mesh.fsdp mesh.tensor",
     "how fast the link to the bucket is": "retention.send_snapshots_every",
-    "what making a lost object again may cost depends on the machines": "retention.snapshots",
+    "how far a rollback may go depends on the disk": "retention.snapshots",
 }
 KEPT = {name: why for why, names in KEPT_AS.items() for name in names.split()} | {
     f"mesh.rules.{axis.name}": "as `mesh.data`" for axis in dataclasses.fields(ShardingRules)

@@ -7,8 +7,8 @@ trained through tasks, ledger and store and then once more by `replay.py`.
 A draw takes one value of every option in `OPTIONS`, some modules, perhaps an own rule, and hosts of
 one kind or two, with a folder or a bucket. Settings that do not fit each other must be refused with
 a sentence, before anything is trained; such a draw is counted as refused. The others train the toy
-text in the smallest model, by workers that die, hang, are suspended, lose disks and objects, and
-delete (`support/played_hosts.py`). Every module at every phase must have the bits of Algorithm
+text in the smallest model, by workers that die, hang, are suspended, lose disks and objects, delete
+and go back (`support/played_hosts.py`). Every module at every phase must have the bits of Algorithm
 1. A run that ends because its router left a path without documents is counted as `no text`.
 
 `--run N` does one draw alone. The last line is one JSON object; exit code 1: a draw was not equal,

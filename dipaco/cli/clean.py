@@ -51,6 +51,6 @@ def _lines(cleaning: "Cleaning", run: str, *, is_dry: bool) -> Iterator[str]:
     yield f"Still there: the report, routers, scores, the text, and the releases {releases}."
     yield f"Other runs can start from {run}@{cleaning.phase} and {run}@base."
     yield (
-        "No longer possible: going on with more phases, other releases, and starting from another "
-        "phase."
+        "No longer possible: going back (`dipaco rollback`), going on with more phases, other "
+        "releases, and starting from another phase."
     )

@@ -323,7 +323,7 @@ def _revoke(options: argparse.Namespace) -> int:
 
 
 def _undo(options: argparse.Namespace) -> int:
-    from dipaco.workers.undoing import undo_steps
+    from dipaco.workers.rollback import undo_steps
 
     with _begun(options) as opened:
         path = _path_of(options.path, opened.config.num_paths)

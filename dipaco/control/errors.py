@@ -55,6 +55,10 @@ class CannotClean(DipacoError):
     """The run cannot be cleaned: {problem} Nothing was removed."""
 
 
+class RunCleaned(DipacoError):
+    """`dipaco clean` has removed what this run would go on from. Start another one from its modules: `dipaco train CONFIG --run DIR --from RUN@PHASE`, with the phase of its newest release. Nothing was changed."""
+
+
 class NotAvailable(DipacoError):
     """This run has no {what} yet. `dipaco status --run DIR` shows how far it is; `dipaco train` continues it."""
 

@@ -21,6 +21,7 @@ from dipaco.control.facts.quorums import Quorums
 from dipaco.control.facts.redos import Redos
 from dipaco.control.keeping.cleaning import Cleanings
 from dipaco.control.keeping.retention import Retention
+from dipaco.control.keeping.rollback import Rollbacks
 from dipaco.control.members.members import Members
 from dipaco.control.members.meta import Meta
 from dipaco.control.members.swarms import Swarms
@@ -48,6 +49,7 @@ class Ledger:
         self.progress = RunProgress(self._database)
         self.retention = Retention(self._database)
         self.redos = Redos(self._database)
+        self.rollbacks = Rollbacks(self._database, self.reaper)
         self.cleanings = Cleanings(self._database)
         self.members = Members(self._database)
         self.history = History(self._database)

@@ -90,6 +90,18 @@ class ArmFacts:
         losses = row[6].rstrip("]").replace("[", ",").rpartition(",")[2].strip()
         self.losses[at] = float(losses) if losses else math.nan
 
+    def forget_from(self, phase: int) -> None:
+        """The arm went back to a phase, so later phases are done again."""
+        for columns in (
+            *(self.step_times, self.norms, self.cosines, self.path_norms),
+            *(self.train_times, self.losses, self.seconds, self.inner_norms, self.largest_norms),
+            *(self.told_steps, self.told_phases),
+        ):
+            columns[phase:] = np.nan
+        for columns in (self.tokens, self.bytes_down, self.bytes_up):
+            columns[phase:] = 0
+        self._old_steps[phase:] = self._old_phases[phase:] = False
+
     def fill_times(self, *, is_first: bool = False) -> list[set[Cell]]:
         """Computes the times from the events. A fact that the first read finds without one was
         there from the beginning. Returns the times of modules and of paths that have changed.
@@ -201,6 +213,12 @@ class RunFacts:
         self._note_time(event, ended)
 
     def _note_time(self, event: EventRow, ended: float) -> None:
+        if event.outcome == "rollback":
+            arm, _, phase = event.reason.partition(" to phase ")
+            if arm in self.arms and phase.isdigit():
+                self.arms[arm].forget_from(int(phase))
+                for release in [at for at in self.sampled if at[0] == arm and at[1] > int(phase)]:
+                    del self.sampled[release]
         if event.outcome != "done" or event.arm not in self.arms or event.phase is None:
             return
         of, phase = self.arms[event.arm], event.phase

@@ -18,7 +18,7 @@ from dipaco.runs.run import Run
 OVERLAP = 200
 AT_ONCE = 50_000  # events per query, so that a long history takes no more memory than its columns
 FAULTS = frozenset(
-    ("error", "crash", "lost", "postponed", "died", "silent", "left", "command", "undo")
+    ("error", "crash", "lost", "postponed", "died", "silent", "left", "command", "rollback")
 )
 
 
@@ -30,6 +30,7 @@ class Change(NamedTuple):
     phases: dict[str, set[Cell]]  # arm -> (phase, path) that have changed
     outcomes: set[str]
     kinds: set[str]  # kinds of the finished tasks
+    has_gone_back: bool  # facts were set aside, and everything is to be drawn again
     is_new: bool  # something was read, or the tasks in progress differ
 
 
@@ -56,18 +57,18 @@ class Reader:
         self._held = held
         first = self.facts.num_events
         if self._has_read and number <= self.facts.number:
-            return Change(first, set(), {}, set(), set(), is_new)
+            return Change(first, set(), {}, set(), set(), False, is_new)
         since = max(0, self.facts.number - OVERLAP) if self._has_read else 0
         # A fact that is recorded in between would have no event.
         ledger = self.run.ledger
         with contextlib.nullcontext() if is_inside else ledger.at_one_moment():
             outcomes, done = self._read_events(since)
             steps, phases = self._read_facts(since, done)
-            if "sample" in done or not self._has_read:
+            if "sample" in done or "rollback" in outcomes or not self._has_read:
                 self.samples = ledger.facts.samples(MODULAR)
         self._has_read = True
         is_new |= self.facts.num_events > first
-        return Change(first, steps, phases, outcomes, done, is_new)
+        return Change(first, steps, phases, outcomes, done, "rollback" in outcomes, is_new)
 
     def _read_events(self, since: int) -> tuple[set[str], set[str]]:
         """The outcomes of the new events, and the kinds of the finished tasks."""

@@ -112,7 +112,7 @@ class Watcher:
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
         self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
         self._table: bytes | None = None
-        self._texts_version = (0, 0, 0)
+        self._texts_version = (0, 0, 0, 0)
         self._openings = 0  # openings of a run: another may have begun in its place
 
     def start(self) -> None:
@@ -178,8 +178,8 @@ class Watcher:
             return kept if number + len(kept) == self._number else None
 
     def table(self) -> bytes:
-        """The texts. They are read again when more has been routed or evaluated, or the last read
-        failed. Any thread may call it. Raises the errors of `texts`.
+        """The texts. They are read again when more has been routed or evaluated, the run went back,
+        or the last read failed. Any thread may call it. Raises the errors of `texts`.
         """
         self.texts()
         with self._texts_lock:
@@ -279,10 +279,13 @@ class Watcher:
         with self._changed:
             self._number += 1
             self._differences.append((self._number, difference))
+            if change.has_gone_back:
+                self._differences.clear()  # everything is fetched again
             if fresh:
                 status, points = fresh["status"], sum(map(len, fresh["curves"].values()))
                 routed = sum("route" in stage for stage in status["stages"])
-                self._texts_version = (self._openings, routed, points)
+                back = len(status["rollbacks"])
+                self._texts_version = (self._openings, routed, points, back)
         self._tell()
 
     def _tell(self) -> None:

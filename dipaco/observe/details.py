@@ -90,7 +90,7 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
         until_now, of_the_run = (decimal(at[name]) for name in ("until_now", "of_the_run"))
         yield f"bytes per machine, as planned: {until_now} of {of_the_run}"
     if status["stored"]:
-        cleaned = ", cleaned: it cannot go on" * status["is_cleaned"]
+        cleaned = ", cleaned: it cannot go back or go on" * status["is_cleaned"]
         more = "" if status["finished"] else f"; a phase adds {decimal(status['growth'])}"
         yield f"stored: {sizes(status['stored'])}{cleaned}{more}"
     at = status["goodput"]
@@ -101,6 +101,9 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
         )
     if status["quorum"] is not None:
         yield from _quorum(status["quorum"])
+    for number, rollback in enumerate(status["rollbacks"], start=1):
+        aside = ", ".join(f"{n} {kind}" for kind, n in rollback["set_aside"].items())
+        yield f"rollback {number}: to phase {rollback['phase']}, set aside: {aside}"
     for refusal in status["refusals"][:5]:
         yield f"refused: {refusal['what']}: {refusal['reason']} Again: {refusal['task']}"
 

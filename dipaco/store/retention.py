@@ -1,5 +1,6 @@
-"""Retention: the objects that are kept though no task will read them again. More costs disk, makes
-lost objects cheaper to recompute, and lets other runs start from earlier phases (`--from`).
+"""Retention: the objects that are kept though no task will read them again. More costs disk, lets a
+run go back further (`dipaco rollback`) and makes lost objects cheaper to recompute. By default a
+run can take back its two newest phases.
 """
 
 import dataclasses
@@ -29,11 +30,12 @@ class RetentionSettings:
     phases again, to the same bits. A run in a folder keeps them all there."""
     contributions: Count | None = 2
     """Phases of which the contributions to every module are kept, the phase that is going on
-    included; with 1, a damaged one is recomputed from the start. Once the run is finished none."""
+    included; with 1, a damaged one is recomputed from the start. Once the run is finished none but
+    those that its way back needs."""
     modules: Annotated[int, Ge(2)] | None = 3
-    """Phases of which modules and their outer state are kept: another run can start from them
-    (`--from`). Phases that would be trained again from them stay as well (`send_snapshots_every`).
-    Once the run is finished, outer states are kept as snapshots are."""
+    """Phases of which modules and their outer state are kept: how far `dipaco rollback` goes
+    back. Phases that would be trained again from them stay as well (`send_snapshots_every`). Once
+    the run is finished, outer states are kept as snapshots are."""
 
     def __post_init__(self):
         check_values(self, "retention")

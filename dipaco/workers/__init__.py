@@ -4,8 +4,8 @@
 `claiming` to pick a task, `loop` to execute it and record. `execution` maps each kind of task to
 its function in `tasks/`, `runners` take the steps of paths, and `hosts` are the processes of a
 worker on several machines. `recovery` has lost objects made again, `keeping` deletes superseded
-ones, `cleaning` removes what a finished run would go on from, `monitor` reports silent workers,
-`undoing` takes a swarm's steps back, `origin` is what a new run starts from.
+ones, `monitor` reports silent workers, `rollback` goes back to an earlier phase, `cleaning` gives
+that up, `origin` is what a new run starts from.
 
 Nouns: a *worker* holds a *claim* on a task while its lease is renewed. Executing a task writes
 objects and returns *facts*. A worker that must stop inside a phase saves a *partial snapshot*.

@@ -1,4 +1,4 @@
-"""Cleaning: removes what a finished run keeps for going on or comparing.
+"""Cleaning: removes what a finished run keeps for going on, going back or comparing.
 
 The newest release of every arm, the base model, which routes, and all that the report, `inspect`
 and the tables of sweeps are made from are left. The ledger says that the run gave up the rest

@@ -29,8 +29,12 @@ class NameLost(DipacoError):
     exit_code = 3
 
 
+class CannotRollBack(DipacoError):
+    """The run cannot go back to phase {phase}: {problem} Nothing was changed."""
+
+
 class CannotUndo(DipacoError):
-    """Path {path} cannot go back to step {step}: of the phase that it is in there are steps {there}. `dipaco train CONFIG --run DIR --from RUN@PHASE` begins another run with the modules of an earlier phase. Nothing was changed."""
+    """Path {path} cannot go back to step {step}: of the phase that it is in there are steps {there}. `dipaco rollback` goes back to an earlier phase. Nothing was changed."""
 
 
 class CannotTrainHere(MachineFault):

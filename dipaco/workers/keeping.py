@@ -5,9 +5,11 @@ within `retention`. What a crash leaves goes when a process opens the run alone 
 the report is recorded. A finished run needs less: the rest can still be released, read, started
 from and gone on with. `cleaning.py` removes more, if it is asked to.
 
-Names are asked for again before each batch, so that no batch is decided by what was true before an
-object had to be made again. That ends a batch which has begun (`control/keeping/retention.py`).
-Each task is collected after by the worker that finished it, so no two do the same work.
+Names are asked for again before each batch, so that no batch is decided by what was true before a
+rollback, or before an object had to be made again. While a batch is deleted no run goes back, and
+one that goes back all the same, since the worker was silent, ends the batch
+(`control/keeping/retention.py`). Each task is collected after by the worker that finished it, so no
+two do the same work.
 """
 
 from collections.abc import Callable, Iterable
@@ -112,7 +114,7 @@ def collect_all(run: Run) -> None:
 
     def superfluous() -> set[str]:
         if is_finished() != was_finished:
-            return set()  # A task was opened again, and others may be writing.
+            return set()  # It went back, and others may be writing.
         if was_finished:
             return there - _needed_when_finished(run)
         return there - run.ledger.retention.live_names(
@@ -146,7 +148,10 @@ def _needed_when_finished(run: Run) -> set[str]:
     """Names of contributions, snapshots, modules and outer states that a finished run keeps."""
     keep, plan, retention = run.config.retention, run.plan, run.ledger.retention
     snapshots = keep.num_finished_snapshots
-    contributions = 0 if keep.contributions is not None else keep.num_contributions
+    contributions = keep.num_contributions
+    if keep.contributions is not None:
+        # Only those who were late are waited for again, by a run that goes back.
+        contributions = min(contributions, snapshots) if plan.arm(MODULAR).has_quorum else 0
     base = "" if keep.snapshots is None else plan.base.name
     live = retention.live_names(snapshots=snapshots, contributions=contributions, but=base)
     modules = retention.modules_of_finished(plan, MODULAR, states=snapshots)

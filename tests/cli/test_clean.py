@@ -41,11 +41,14 @@ def test_a_run_is_cleaned_after_it_was_said_what_goes(dipaco, tiny, copy_of):
     assert "snapshots" not in left["stored"]
     assert left["is_cleaned"] is True
     shown = dipaco("status", "--run", run.folder).out
-    assert re.search(r"^stored: .*text, .*, cleaned: it cannot go on$", shown, re.M)
+    assert re.search(r"^stored: .*text, .*, cleaned: it cannot go back or go on$", shown, re.M)
 
     again = dipaco("clean", "--run", run.folder)
     assert again.out.startswith("There is nothing to remove.")
     assert dipaco("train", run.config, "--run", run.folder).code == 0  # finished, as before
+    back = dipaco("rollback", "--run", run.folder, "--phase", 1)
+    assert back.code == 2
+    assert "CannotRollBack: The run cannot go back to phase 1: `dipaco clean` has" in back.err
     said = dipaco("generate", "--run", run.folder, "--prompt", "c0w1 c0w2", "--max-tokens", 2)
     assert said.code == 0, said.err
 

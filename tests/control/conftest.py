@@ -111,9 +111,9 @@ IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViol
 TABLES = (
     *("meta", "tasks", "modules", "contributions", "trained", "stages", "scores", "releases"),
     *("evaluations", "samples", "claims", "workers", "partial_snapshots", "refusals"),
-    *("labels", "checks", "quorums", "taken"),
+    *("labels", "checks", "set_aside", "quorums", "taken"),
     "history",
-    *("path_totals", "path_machines", "module_totals", "done_tasks"),
+    *("path_totals", "path_machines", "module_totals", "settled_tasks"),
 )
 
 

@@ -15,13 +15,18 @@ from support.servers import fresh_schemas
 from dipaco.control.claims.queue import add_tasks
 from dipaco.control.database.postgresql import PostgreSQL
 from dipaco.control.database.retry import with_retry
+from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.control.facts.commit import Commit
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.facts.quorums import Quorums
 from dipaco.control.facts.recording import of_modules_ready
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
+from dipaco.control.process_id import ProcessId
+from dipaco.errors import WorkersActive
+from dipaco.topology import ModuleId
 from tests.control.conftest import do_one, do_until, inside_of_this
+from tests.control.test_rollback import TRAIN
 
 DEADLINE_SECONDS = 60.0
 LOOKERS = 24
@@ -190,26 +195,43 @@ def test_a_task_that_is_given_up_while_it_gets_a_backup_is_the_backups(ledger, p
     ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
 
 
+def record_cleaning(ledger):
+    ledger.cleanings.record({})
+
+
+def go_back(ledger):
+    ledger.rollbacks.go_back("modular", 1, TRAIN)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "refused"),
+    [(record_cleaning, go_back, RunCleaned), (go_back, record_cleaning, CannotClean)],
+)
+def test_a_run_is_cleaned_or_goes_back_and_not_both(finished, place, first, second, refused):
+    with pytest.raises(refused):
+        at_once(finished, place, first, second)
+    is_back = first is go_back
+    assert ({each.task for each in finished.queue.unfinished()} == set(TRAIN)) == is_back
+    assert (finished.cleanings.removed() is None) == is_back
+
+
+def begin_deleting(ledger):
+    of = ("modular", ModuleId("early", 0), 0)
+    retention = ledger.retention
+    return retention.begin_deleting(lambda: retention.superseded_modules(*of, newest=2))
+
+
 @pytest.mark.parametrize("is_first", [True, False])
-def test_objects_are_deleted_or_a_task_is_opened_again_and_not_both(ledger, plan, place, is_first):
-    """What was superseded may be an input of the task that is done again."""
-    claim, again = do_until(ledger, plan, "outer"), Task("train", "modular", "0", 0)
-
-    def redo(at):
-        at.redos.redo(claim, again, "an object", "it is damaged")
-
-    def begin_deleting(at):
-        def find():
-            unfinished = {each.task for each in at.queue.unfinished()}
-            return [] if again in unfinished else ["its input"]
-
-        return at.retention.begin_deleting(find)
-
+def test_objects_are_deleted_or_the_run_goes_back_and_not_both(finished, place, is_first):
+    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+    finished.members.join("w", process_id=str(ProcessId.here()), **at)
     if is_first:
-        assert at_once(ledger, place, begin_deleting, redo)[0] == ["its input"]
-        assert not ledger.retention.may_delete()
+        with pytest.raises(WorkersActive, match="w is deleting"):
+            at_once(finished, place, begin_deleting, go_back)
+        assert finished.queue.is_finished()
     else:
-        assert at_once(ledger, place, redo, begin_deleting)[1] == []
+        _, names = at_once(finished, place, go_back, begin_deleting)
+        assert names == [], "they are needed again"
 
 
 @pytest.mark.parametrize("first_to_come", ["who looks", "its last module"])

@@ -2,14 +2,14 @@
 
 import pytest
 
-from dipaco.control.errors import CannotClean, NoSuchRelease
-from dipaco.control.planning.tasks import Task
+from dipaco.control.errors import CannotClean, NoSuchRelease, RunCleaned
 from tests.control.conftest import everything
+from tests.control.test_rollback import TRAIN
 
 CHANGED = ("tasks", "history")  # by a claim that is given back
 
 
-def test_of_a_cleaned_run_the_newest_releases_are_there(finished):
+def test_of_a_cleaned_run_the_newest_releases_are_there_and_nothing_goes_back(finished):
     releases = finished.facts.releases()
     assert {("dense", 2), ("dense", 3), ("modular", 1), ("modular", 2)} <= set(releases)
     assert finished.cleanings.removed() is None
@@ -20,16 +20,15 @@ def test_of_a_cleaned_run_the_newest_releases_are_there(finished):
     with pytest.raises(NoSuchRelease, match=r"at phase 1\. It has releases of phases: 2"):
         finished.facts.release("modular", 1)
     before = everything(finished)
+    with pytest.raises(RunCleaned):
+        finished.rollbacks.go_back("modular", 1, TRAIN)
     finished.cleanings.record({})  # killed before its end, and done again
     assert finished.cleanings.removed() == {"snapshots": 7}
     assert everything(finished) == before
 
 
 def test_a_run_that_is_not_finished_is_not_cleaned(finished):
-    with finished._database.transaction():
-        for path in range(4):
-            task = Task("train", "modular", str(path), 1)
-            finished._database.change("redo_task", **task._asdict())
+    finished.rollbacks.go_back("modular", 1, TRAIN)
     before = everything(finished)
     with pytest.raises(CannotClean, match=r"4 tasks are not done, .* Nothing was removed"):
         finished.cleanings.record({})

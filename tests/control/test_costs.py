@@ -48,7 +48,7 @@ TOTALS = {
     ),
     "path_machines (arm, path, machine, phases)": "path_machines",
     "module_totals (arm, module, num_bytes, state_bytes)": "module_totals",
-    "done_tasks (kind, arm, subject, number)": "done_tasks",
+    "settled_tasks (kind, arm, subject, state, number)": "settled_tasks",
 }
 
 

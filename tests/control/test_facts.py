@@ -159,13 +159,14 @@ def test_every_kind_of_fact_has_a_table(finished):
         "refusals": 0,
         "labels": 0,
         "checks": 0,
+        "set_aside": 0,
         "quorums": 0,
         "taken": 0,
         "path_totals": 1 + 4 + 1,
         "path_machines": 1 + 4 + 1,
         "module_totals": 1 + 4 + 1,
         "history": 40,  # each task was tried once
-        "done_tasks": 22,  # of 40 tasks: those of several phases share a row
+        "settled_tasks": 22,  # of 40 tasks: those of several phases share a row
     }
 
 

@@ -255,3 +255,13 @@ def test_waits_grow_and_have_a_limit():
     # A task may be lost for weeks: on machines that are taken away before a phase ends, say.
     assert wait_seconds(0, 10**6) == wait_seconds(10**6, 0) == failures.LONGEST_WAIT_SECONDS
     assert [wait_seconds(0, deaths) for deaths in range(FREE_DEATHS + 2)] == [0] * 4 + [1]
+
+
+def test_a_rollback_forgets_failures_of_what_it_sets_aside(finished):
+    ledger = finished
+    ledger.rollbacks.go_back("modular", 1, [Task("train", "modular", "0", 1)])
+    claim = ledger.queue.claim("w")
+    ledger.failures.fail(claim, "why", is_lasting=True)
+    ledger.rollbacks.go_back("modular", 1, [Task("train", "modular", "0", 1)])
+    assert ledger.failures.list() == []
+    assert ledger.queue.claim("w").task == claim.task

@@ -119,7 +119,7 @@ def test_a_refused_contribution_is_told_with_its_reason(ledger, plan, told):
     assert (cause, "done") in [(e.task, e.outcome) for e in ledger.history.after()[skip:]]
 
 
-def test_commands_leaving_and_undoing_are_told(ledger, plan, told):
+def test_commands_leaving_and_going_back_are_told(ledger, plan, told):
     join(ledger)
     do_until(ledger, plan, "evaluate")
     ledger.queue.give_back_of_namesake("w")
@@ -127,11 +127,11 @@ def test_commands_leaving_and_undoing_are_told(ledger, plan, told):
     ledger.meta.set_command("drain")
     ledger.members.leave("w", "w", "asked to stop")
     ledger.members.leave("w", "w", "again")
-    ledger.swarms.undo("modular", 0, 0, 3)
+    ledger.rollbacks.go_back("modular", 1, [])
     assert told(skip) == [
         (None, None, "", "command", "drain"),
         (None, None, "w", "left", "asked to stop"),
-        (None, None, "", "undo", "path 0 of modular to step 3"),
+        (None, None, "", "rollback", "modular to phase 1"),
     ]
 
 

@@ -1,9 +1,10 @@
 """Under any interleaving of claims, crashes and finishes, by workers quick and stale, a task is
 finished once: law 10 of the house, on the ledger itself. Whatever a plan's settings are, no task is
-due before the facts are there that it reads, and the run comes to its end. Tasks that hang
-and deletions leave every task its inputs.
+due before the facts are there that it reads, and the run comes to its end. Tasks that hang,
+deletions and rollbacks leave every task its inputs.
 """
 
+import contextlib
 import random
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from hypothesis.stateful import (
 from support.made_up_facts import facts_of
 
 from dipaco.control.ledger import Ledger
+from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
-from dipaco.errors import ClaimLost
+from dipaco.errors import ClaimLost, WorkersActive
 from dipaco.receipt import Receipt
 from dipaco.schedule.plan import Plan, one_path
 from dipaco.topology import Level, Topology
@@ -132,8 +134,8 @@ MODULAR = LONGER.arm("modular")
 
 
 class Keeping(RuleBasedStateMachine):
-    """A run goes on, tasks of all kinds hang, and a worker deletes what was superseded, one object
-    at a time. No task ever lacks an input.
+    """A run goes on and back, tasks of all kinds hang, and a worker deletes what was superseded,
+    one object at a time: alive, or suspended meanwhile. No task ever lacks an input.
     """
 
     def __init__(self):
@@ -210,6 +212,43 @@ class Keeping(RuleBasedStateMachine):
         self.there.discard(self.batch.pop())
         if not self.batch:
             self.ledger.retention.end_deleting()
+
+    @rule(
+        number=st.integers(0, 9),
+        meanwhile=st.sampled_from(["nothing", "a batch"]),
+        is_suspended=st.booleans(),
+    )
+    def roll_back(self, number, meanwhile, is_suspended):
+        """Deletions go on between the check of the bytes and the rollback. The worker is in the
+        middle of one, or is suspended until the run has gone back.
+        """
+        (member,) = self.ledger.members.list()
+        if is_suspended:
+            self.ledger._database.change("mark_silent", name="w", heartbeats=member.heartbeats)
+        may_delete = not is_suspended and self.ledger.retention.may_delete()
+        under_way = {*self.batch[-1:]} if may_delete else set()
+        with contextlib.suppress(WorkersActive):
+            token = self.ledger.rollbacks.begin()
+            phases = [phase for phase in range(MODULAR.phases) if self.can_begin(phase)]
+            if phases:
+                if meanwhile == "a batch" and not self.batch:
+                    self.there -= {*self.ledger.retention.begin_deleting(self.superseded)}
+                    self.ledger.retention.end_deleting()
+                phase = phases[number % len(phases)]
+                due = [Task("train", "modular", str(path), phase) for path in (0, 1)]
+                self.ledger.rollbacks.go_back("modular", phase, due, token)
+                self.there -= under_way
+        self.ledger.members.heartbeat("w", str(ProcessId.here()))
+
+    def can_begin(self, phase):
+        """True if the run was at the start of this phase, and its objects are there."""
+        modules, paths = MODULAR.topology.modules, range(MODULAR.topology.num_paths)
+        if self.ledger.facts.modules_at("modular", phase) != set(modules):
+            return False
+        if phase and self.ledger.facts.trained("modular", phase - 1) != set(paths):
+            return False
+        needed = [self.module_at(module, phase) for module in modules]
+        return self.there >= set().union(*needed, *(self.snapshot_before(p, phase) for p in paths))
 
     def teardown(self):
         """Whatever happened, the run can be brought to its end."""

@@ -13,6 +13,7 @@ from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID, do_one, do_until, everything
+from tests.control.test_rollback import FACTS
 
 EARLY = ModuleId("early", 0)  # of paths 0 and 1
 
@@ -206,6 +207,26 @@ def test_two_programs_that_end_a_grace_make_the_step_due_once(late, place):
     an_hour_later(ledger)
     with open_ledger(*place) as other:
         assert len([*other.quorums.end_grace(plan), *ledger.quorums.end_grace(plan)]) == 2
+
+
+def test_after_a_rollback_the_next_step_takes_a_late_contribution_again(late):
+    ledger, plan, path_0 = late
+    claims = step_without_path_0(ledger, plan)
+    for claim in [path_0, *claims.values()]:
+        do(ledger, plan, claim)
+    while (claim := ledger.queue.claim("w")) is not None:
+        do(ledger, plan, claim)
+    before = everything(ledger)
+    counts = ledger.rollbacks.go_back(
+        "modular", 1, [Task("train", "modular", str(path), 1) for path in range(4)]
+    )
+    assert counts["taken"] == 4 * 2 * 2 + 2  # of two steps of four modules, and the late ones
+    assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 1, 0)]}
+    while (claim := do_all(ledger, plan)) is not None:
+        pass
+    after = everything(ledger)
+    names = (*FACTS, "taken")
+    assert {name: after[name] for name in names} == {name: before[name] for name in names}
 
 
 def do_all(ledger, plan):

@@ -1,4 +1,4 @@
-"""Running totals are sums of the facts, whatever is recorded and made again; on both databases."""
+"""Running totals are sums of the facts, whatever is recorded and set aside; on both databases."""
 
 from dipaco.control.planning.tasks import Task
 from tests.control.conftest import do_one, do_until
@@ -23,10 +23,10 @@ SUMS = {
         "SELECT arm, module, sum(num_bytes), sum(coalesce(state_bytes, 0)) FROM modules "
         "GROUP BY arm, module",
     ),
-    "done_tasks": (
-        "SELECT kind, arm, subject, number FROM done_tasks WHERE number > 0",
-        "SELECT kind, arm, subject, count(*) FROM tasks WHERE state = 'done' "
-        "GROUP BY kind, arm, subject",
+    "settled_tasks": (
+        "SELECT kind, arm, subject, state, number FROM settled_tasks WHERE number > 0",
+        "SELECT kind, arm, subject, state, count(*) FROM tasks WHERE state IN ('done', 'aside') "
+        "GROUP BY kind, arm, subject, state",
     ),
 }
 
@@ -52,16 +52,28 @@ def test_totals_are_the_sums_of_what_is_recorded(ledger, plan):
     assert_totals_are_sums(ledger)
 
 
+def test_totals_count_no_more_what_is_set_aside_and_count_again_what_is_done_again(finished, plan):
+    states = finished.queue.task_counts()
+    total = finished.progress.training_totals("modular")
+    finished.rollbacks.go_back("modular", 1, [Task("train", "modular", "0", 1)])
+    assert_totals_are_sums(finished)
+    assert finished.queue.task_counts()["train", "modular"] == {"aside": 3, "done": 4, "ready": 1}
+    assert finished.progress.training_totals("modular").path_phases == 4
+    for path in (1, 2, 3):
+        with finished._database.transaction():
+            finished._database.change(
+                "add_task", **Task("train", "modular", str(path), 1)._asdict(), priority=8
+            )
+    while do_one(finished, plan) is not None:
+        pass
+    assert_totals_are_sums(finished)
+    assert finished.queue.task_counts() == states
+    assert finished.progress.training_totals("modular") == total
+
+
 def test_a_task_that_is_opened_again_is_not_counted_as_done(ledger, plan):
     claim = do_until(ledger, plan, "outer")
     cause = Task("train", "modular", "0", 0)
     ledger.redos.redo(claim, cause, "an object", "damaged")
     assert_totals_are_sums(ledger)
     assert ledger.queue.task_counts()["train", "modular"] == {"done": 1, "ready": 3}
-
-
-def test_a_phase_whose_facts_are_replaced_counts_once(finished):
-    with finished._database.transaction():
-        finished._database.change("drop_phase trained", arm="modular", path=0, phase=0)
-    assert_totals_are_sums(finished)
-    assert finished.progress.training_totals("modular").path_phases == 7

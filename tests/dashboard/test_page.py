@@ -9,6 +9,7 @@ pytest.importorskip("starlette", reason="the dashboard needs the `serve` extra")
 from support.made_up_run import make_run
 
 from dipaco.control.planning.tasks import PRIORITY
+from dipaco.dashboard.columns import packed, unpacked
 from dipaco.dashboard.page import export
 from dipaco.dashboard.page import page as whole_page
 from dipaco.dashboard.watcher import Pace
@@ -315,6 +316,42 @@ def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path)
     page.fill("#words", "0")
     page.locator("#seek button").click()
     page.locator(".document blockquote", has_text="<img").wait_for()
+
+
+def test_after_a_rollback_the_page_shows_the_routing_and_the_evaluation_that_stand(
+    opened, tiny, tmp_path
+):
+    """The run was routed again at phase 1, then went back to phase 0."""
+    from dipaco.dashboard.page import recording_and_texts
+
+    with reading(tiny.folder) as run:
+        recording, _ = map(json.loads, recording_and_texts(run))
+    now, names = recording["now"] + 3, recording["names"]
+    for name, value in (("outcomes", "rollback"), ("reasons", "modular to phase 0")):
+        names[name].append(value)
+    route, evaluate = (names["kinds"].index(kind) for kind in ("route", "evaluate"))
+    done, modular = names["outcomes"].index("done"), names["arms"].index("modular")
+    back = len(names["outcomes"]) - 1, len(names["reasons"]) - 1
+    for name, values in {
+        "ended": (now - 2, now - 1, now),
+        "begun": (now - 2, now - 1, now),
+        "kinds": (route, names["kinds"].index(""), evaluate),
+        "phase": (1, -1, 2),
+        "outcomes": (done, back[0], done),
+        "reasons": (names["reasons"].index(""), back[1], names["reasons"].index("")),
+        "arms": (names["arms"].index(""), names["arms"].index(""), modular),
+        "subjects": [names["subjects"].index("")] * 3,
+        "workers": (0, 0, 0),
+        "attempt": (1, 0, 1),
+    }.items():
+        column = recording["events"][name]
+        recording["events"][name] = packed([*unpacked(column), *values], column["type"])
+    recording["now"] = now
+    file = tmp_path / "page.html"
+    file.write_bytes(whole_page(json.dumps(recording).encode(), b"null"))
+    page = opened(file.as_uri())
+    page.locator("#where-when", has_text="as first routed").wait_for()
+    assert page.evaluate("run.evaluated['modular 2']") == pytest.approx(now, rel=1e-6)
 
 
 def test_without_a_run_the_page_says_why(opened, tmp_path):

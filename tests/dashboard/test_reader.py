@@ -157,6 +157,12 @@ def test_a_fact_has_no_time_but_that_of_its_event_once_that_is_read(plan):  # no
     facts.add(first._replace(number=3, phase=1, ended=104.0))
     arm.fill_times()
     assert arm.step_times[:2, arm.module_number["early/0000"]].tolist() == [3, 4]
+    arm.norms[:] = np.nan
+    arm.forget_from(1)
+    arm.norms[:] = 1.0
+    arm.fill_times()
+    assert arm.step_times[0, arm.module_number["early/0000"]] == 3
+    assert np.isnan(arm.step_times[1]).all()
 
 
 def test_texts_are_told_with_the_time_they_were_made_at(ledger, plan):  # noqa: F811
@@ -183,6 +189,10 @@ def test_texts_are_told_with_the_time_they_were_made_at(ledger, plan):  # noqa: 
     at_once.read()
     run.config = TOY
     assert recording_of(at_once, {})["completions"] == told
+    ledger.rollbacks.go_back("modular", 1, [])
+    assert reader.read().has_gone_back
+    assert {each["phase"] for each in recording_of(reader, {})["completions"]} == {1}
+    assert ("modular", 2) not in reader.facts.sampled
     ledger.history.prune(0)
     later = Reader(run)
     later.read()

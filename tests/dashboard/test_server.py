@@ -196,7 +196,7 @@ def test_reading_writes_nothing(tiny, copy_of):
 
 
 def test_what_happens_soon_after_a_read_of_the_status_is_not_forgotten():
-    quiet = Change(0, set(), {}, set(), set(), False)
+    quiet = Change(0, set(), {}, set(), set(), False, False)
     pace = Pace(is_server=True)
     for change, seconds in (
         (quiet._replace(outcomes={"error"}, is_new=True), pace.fault_seconds),
@@ -306,6 +306,18 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
         assert after["number"] > before["number"]
     finally:
         watcher.stop()
+
+
+def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
+    made, change = [], Change(0, set(), {}, set(), set(), False, True)
+    monkeypatch.setattr(watcher_module, "Texts", made.append)
+    monkeypatch.setattr(watcher_module, "difference_of", lambda *of: {})
+    watcher, route = Watcher(Address.of(tiny.folder)), {"route": {}, "route@1": {}}
+    for rollbacks, times in (([], 1), ([], 1), ([{"arm": "modular", "phase": 0}], 2)):
+        state = {"status": {"stages": route, "rollbacks": rollbacks}, "curves": {"modular": []}}
+        watcher._publish(None, change, state, {})
+        watcher.texts()
+        assert len(made) == times
 
 
 FAULTS = {

@@ -109,6 +109,25 @@ def test_a_scrape_reads_the_present_state_of_the_run(half_done, tmp_path):
         read(port)
 
 
+def test_what_falls_at_a_rollback_is_no_counter(half_done, tmp_path):
+    """Prometheus takes a counter that falls for one that began at 0 again."""
+
+    def families():
+        metrics = RunMetrics(lambda: Ledger(tmp_path / "ledger.sqlite"), 0.0)
+        return {
+            family.name: (family.type, sum(sample.value for sample in family.samples))
+            for family in metrics.collect()
+        }
+
+    before = families()
+    half_done.queue.give_back_all()
+    half_done.rollbacks.go_back("modular", 0, [])
+    after = families()
+    fallen = {name for name, (_, value) in after.items() if value < before[name][1]}
+    assert fallen >= {"dipaco_run_tokens", "dipaco_run_bytes"}
+    assert {after[name][0] for name in fallen} == {"gauge"}
+
+
 def test_a_worker_that_was_killed_on_this_machine_is_lost_at_once_as_in_status(half_done, tmp_path):
     with subprocess.Popen(["sleep", "60"]) as other:
         process_id = str(ProcessId.here()._replace(pid=other.pid, began=_began(other.pid)))

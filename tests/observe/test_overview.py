@@ -145,7 +145,7 @@ def detailed():
         | {"stages_done": [], "stages": {}, "outside_bounds": "", "swarms": [], "volunteers": []}
         | {"locked_credentials": [], "command": "run", "bytes": {}, "stored": None}
         | {"bytes_per_machine": {"until_now": 0, "of_the_run": 0}}
-        | {"quorum": None, "goodput": {"worker_seconds": 0}, "refusals": []}
+        | {"quorum": None, "rollbacks": [], "goodput": {"worker_seconds": 0}, "refusals": []}
     )
 
 

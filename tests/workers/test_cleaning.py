@@ -22,11 +22,13 @@ from dipaco.store.retention import RetentionSettings
 from dipaco.store.tensors import load_tree
 from dipaco.workers import keeping
 from dipaco.workers.cleaning import clean
-from dipaco.workers.errors import CannotStartFrom
+from dipaco.workers.errors import CannotRollBack, CannotStartFrom
 from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
+from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG
+from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
+from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 
 CONFIG = dataclasses.replace(
     CONFIG,
@@ -108,7 +110,7 @@ def test_a_finished_run_keeps_what_is_released_started_from_and_gone_on_with(ope
     assert files_in(opened.layout.root) == before
 
 
-def test_a_finished_run_of_which_a_task_is_opened_again_while_it_is_collected_loses_nothing_more(
+def test_a_finished_run_that_goes_back_while_it_is_collected_loses_nothing_more(
     opened, monkeypatch
 ):
     before = files_in(opened.layout.root)
@@ -130,7 +132,40 @@ def test_a_finished_run_of_which_a_task_is_opened_again_while_it_is_collected_lo
     assert files_in(opened.layout.root) == before | set(sorted(unnamed)[1:])
 
 
-def test_a_cleaned_run_is_read_as_before_and_other_runs_start_from_its_end_alone(folder, tmp_path):
+@pytest.mark.parametrize("snapshots", [3, None])
+def test_a_finished_run_that_keeps_more_snapshots_goes_back_to_the_same_bits(begin, snapshots):
+    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=snapshots)))
+    finish(run)
+    before = digests_of(run)
+    roll_back(run, 2)
+    finish(run)
+    assert digests_of(run) == before
+    if snapshots is None:
+        assert len(snapshots_of(run)) == 3 * 5 + 2
+    else:
+        with pytest.raises(
+            CannotRollBack,
+            match=r"snapshot of path 0 after phase 0 was deleted .* is 3, and one fewer",
+        ):
+            roll_back(run, 1)
+
+
+def test_so_does_one_with_a_quorum_and_late_contributions(begin):
+    run = begin(
+        dataclasses.replace(with_quorum("diloco"), retention=RetentionSettings(snapshots=3))
+    )
+    work_with_late_paths(run, with_dice)
+    late = [each for each in late_ones(run) if each.phase == 1]
+    assert late, "no path was late for the phase before the last"
+    losses = run.ledger.progress.losses(MODULAR)
+    roll_back(run, 2)
+    while run.ledger.queue.unfinished():
+        run.ledger.quorums.end_grace(run.plan)
+        assert worker_of(run).run_once()
+    assert run.ledger.progress.losses(MODULAR) == losses
+
+
+def test_a_cleaned_run_is_read_as_before_and_neither_goes_back_nor_on(folder, tmp_path):
     with_all = open_run(folder)
     before, there = what_is_read_of(with_all), files_in(folder)
     sizes = sizes_of(with_all)
@@ -146,6 +181,8 @@ def test_a_cleaned_run_is_read_as_before_and_other_runs_start_from_its_end_alone
     for arm, phase in ((DENSE, 2), (MODULAR, 2)):
         with pytest.raises(NoSuchRelease):
             run.ledger.facts.release(arm, phase)
+    with pytest.raises(CannotRollBack, match="`dipaco clean` has removed what it would go on from"):
+        roll_back(run, 3)
     config = dataclasses.replace(CONFIG, phases=1)
     with pytest.raises(CannotStartFrom, match=f"removed its modules .*; {folder}@3 and .*@base "):
         from_run(config, tmp_path / "other", f"{folder}@1")
@@ -193,6 +230,8 @@ def test_a_cleaning_that_is_killed_anywhere_leaves_a_run_that_is_read_and_is_don
             run = open_run(folder)
             assert what_is_read_of(run) == expected
             assert status_of(run)["is_cleaned"]
+            with pytest.raises(CannotRollBack):
+                roll_back(run, 3)
             run.ledger.close()
         else:
             assert number, "the first deletion was not reached"

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.control.keeping.retention import stop_deletions
 from dipaco.control.ledger import open_ledger
 from dipaco.overrides import load_config
 from dipaco.store.retention import RetentionSettings
@@ -69,15 +68,14 @@ def test_what_is_needed_again_after_a_batch_stays(run):
 
 
 def test_what_is_needed_again_within_a_batch_stays(run):
-    """As when a task is opened again."""
+    """As when the run goes back."""
     superseded, removed = {"a", "b", "c", "d"}, []
 
     def remove(name):
         removed.append(name)
         if name == "a":
             superseded.discard("b")
-            with run.ledger._database.transaction():
-                stop_deletions(run.ledger._database)
+            run.ledger.rollbacks.go_back("modular", 0, [])
 
     delete(run, lambda: superseded, remove)
     assert removed == ["a", "c", "d"]

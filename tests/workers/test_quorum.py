@@ -18,6 +18,7 @@ from dipaco.workers.callbacks import NullCallbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.keeping import collect_after
+from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import (
     CONFIG,
@@ -204,9 +205,22 @@ def finish_phase_without_path_0(run):
     run.ledger.commit.finish(run.plan, held, execute(run, held, NullCallbacks(), never))
 
 
-def test_a_replay_notices_another_order_and_another_step(begin, monkeypatch):
-    run = begin(with_quorum())
+def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin, monkeypatch):
+    config = with_quorum()
+    keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
+    run = begin(dataclasses.replace(config, retention=keep))
     work_with_late_paths(run, with_dice)
+    assert_replay_notices_another_order_and_another_step(run, monkeypatch)
+    (first, *_) = late_ones(run)
+    counts = roll_back(run, first.step)
+    assert counts["taken"] >= 1
+    assert all(each.step < first.step for each in late_ones(run))
+    finish(run)
+    assert first in late_ones(run)
+    assert replay.differences(run) == []
+
+
+def assert_replay_notices_another_order_and_another_step(run, monkeypatch):
     real = run.ledger.quorums.taken(MODULAR)
     (module, step), (late, *_) = next(iter(run.ledger.quorums.late(MODULAR).items()))
     forged = {key: list(value) for key, value in real.items()}

@@ -87,7 +87,7 @@ def test_everything_is_done_again_after_all_snapshots_and_two_modules_are_lost(b
     run = begin(CONFIG, until=("train", 2))
     (module, *_) = run.config.topology.modules
     shutil.rmtree(run.layout.root / "snapshots/modular")
-    for phase in (0, 2):  # the first is read only to train phase 0 again
+    for phase in (0, 2):  # the first is read only by a rollback to the beginning
         lost = run.ledger.facts.module(MODULAR, module, phase).parameters.name
         (run.layout.root / lost).unlink()
     assert finish(run).redos

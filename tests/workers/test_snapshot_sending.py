@@ -12,7 +12,9 @@ from dipaco.config import MODULAR
 from dipaco.runs.reading.status import status_of
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming, replay
+from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.hosts import SingleHost
+from dipaco.workers.rollback import roll_back
 from dipaco.workers.runners import OneHost, SeveralHosts
 from dipaco.workers.tasks.train import train
 from tests.workers.conftest import CONFIG, worker_of
@@ -59,6 +61,21 @@ def test_a_path_whose_machine_is_lost_trains_its_phases_since_the_last_sent_one_
     assert again == ["train modular path 0 phase 0", "train modular path 0 phase 1"]
     assert replay.differences(on.executor.run) == []
     assert len(on.run.ledger.facts.trained(MODULAR, 1)) == 4
+
+
+def test_a_run_goes_back_to_nothing_that_is_left_on_one_disk_alone(machines):
+    """This machine read a module before another one deleted it for everybody."""
+    on = machines()
+    on.work_until(4)
+    run, module = on.of_path[0].run, on.run.config.topology.modules[0]
+    run.parameters(MODULAR, module, 3)
+    name = run.ledger.facts.module(MODULAR, module, 3).parameters.name
+    content = on.content.pop(name)
+    with pytest.raises(CannotRollBack, match=rf"{module} at phase 3 was deleted .* or is lost"):
+        roll_back(run, 3)
+    on.content[name] = content
+    on.work_until(PHASES)
+    assert replay.differences(on.executor.run) == []
 
 
 def test_a_path_that_never_stays_on_a_machine_comes_to_the_same_bits(machines):

@@ -1,4 +1,4 @@
-"""Mutants of steps: sums and their order, a path's carried state, quorums."""
+"""Mutants of steps: sums and their order, a path's carried state, quorums, rollback."""
 
 from mutations.mutant import Mutant
 
@@ -9,6 +9,7 @@ TOGETHER = "tests/workers/test_options_together.py::test_a_run_of_many_options_i
 TOGETHER += "_algorithm_1"
 QUORUMS = "tests/control/test_quorums.py"
 RECOVERY = "tests/workers/test_recovery.py"
+ROLLBACK = "tests/control/test_rollback.py"
 SCHEDULER = "tests/control/test_scheduler.py"
 
 MUTANTS = (
@@ -218,6 +219,22 @@ MUTANTS = (
         new="                if True:\n",
         breaks="a step that is done again takes the contributions that it took",
         tests=(QUORUMS,),
+    ),
+    Mutant(
+        name="rollback-keeps-the-phase",
+        file="dipaco/control/database/queries.sql",
+        old="DELETE FROM {table} WHERE arm = :arm AND phase >= :phase RETURNING *;",
+        new="DELETE FROM {table} WHERE arm = :arm AND phase > :phase RETURNING *;",
+        breaks="a run that went back to a phase trains that phase again",
+        tests=(ROLLBACK,),
+    ),
+    Mutant(
+        name="rollback-under-workers",
+        file="dipaco/control/keeping/rollback.py",
+        old='            refuse_while_claimed(database, "Going back")\n',
+        new="",
+        breaks="a run does not go back while a worker holds a task",
+        tests=(ROLLBACK,),
     ),
     Mutant(
         name="release-changed",

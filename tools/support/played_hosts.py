@@ -1,5 +1,5 @@
 """Workers of several hosts, played in turn by one program: what may happen to a fleet, drawn by
-dice. They are the workers of `workers/loop.py`, which claim, recover and collect as ever.
+dice. They are the workers of `workers/loop.py`, which claim, recover, collect and go back as ever.
 
 Nothing waits: where all workers of the program are idle, its clock moves on. Several programs may
 play on one ledger, each in a thread, with hosts and a clock of its own.
@@ -16,16 +16,19 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
+from dipaco.config import MODULAR
 from dipaco.control import clock
+from dipaco.control.errors import NotAvailable
 from dipaco.control.facts.redos import MOST_REDOS
 from dipaco.control.planning.tasks import Claim, Fact, Task
 from dipaco.control.process_id import ProcessId
-from dipaco.errors import MachineFault
+from dipaco.errors import MachineFault, WorkersActive
 from dipaco.runs.machine import machine as real_machine
 from dipaco.runs.run import Run
 from dipaco.store import objects
-from dipaco.workers import claiming
+from dipaco.workers import claiming, rollback
 from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.keeping import clean_up
 from dipaco.workers.loop import Worker
@@ -40,7 +43,7 @@ MOVE_SECONDS, MOVES_PER_HEARTBEAT = 0.5, 30
 # What may become of a claim, and of how many of a hundred. The task of the others is finished.
 ENDS = {"given back": 3, "saved": 5, "killed": 3, "hung": 4, "late": 3, "lost object": 3}
 # What may happen to hosts and the run, in how many of a thousand moves.
-TROUBLES = {"suspended": 6, "lost host": 5, "opened alone": 2}
+TROUBLES = {"suspended": 6, "lost host": 5, "gone back": 4, "opened alone": 2}
 
 
 class Wrong(Exception):
@@ -155,7 +158,7 @@ class Play(NullCallbacks):
       lose_object: loses an object that a task reads. False: it reads none.
       check: is called with every task that is claimed. Raises `Wrong`.
       prefix: of the names of hosts and workers.
-      is_alone: there is no other program, so all workers of a run may end at once.
+      is_alone: there is no other program, so a run may go back.
     """
 
     def __init__(
@@ -407,6 +410,9 @@ class Play(NullCallbacks):
                     self._suspend(host)
                 elif each == "lost host" and self._fleet.has_bucket:
                     self._lose_host(host)
+                elif each == "gone back" and self._is_alone:
+                    self._stop_all()
+                    self._go_back()
                 elif each == "opened alone" and self._is_alone and not self._fleet.has_bucket:
                     self._stop_all()
                     with self._as(self.players[0]):
@@ -423,8 +429,18 @@ class Play(NullCallbacks):
             self._begin(player.host)
         self.run.ledger.queue.give_back_all()
 
+    def _go_back(self) -> None:
+        run, player = self.run, self._dice.choice(self._awake())
+        modules = run.config.topology.modules
+        reached = run.ledger.progress.phases_reached(MODULAR, len(modules))
+        if reached >= 0:
+            with self._as(player), contextlib.suppress(CannotRollBack, WorkersActive, NotAvailable):
+                rollback.roll_back(player.host.run, self._dice.randint(0, reached))
+
     def in_between(self) -> None:
-        """To be called between two deletions: now and then other workers have a turn."""
+        """To be called between two deletions, and between two reads of a run that goes back: now
+        and then other workers have a turn, or the run is to go back.
+        """
         if self._depth or self._dice.random() > 0.05 or _NOW.player is None:
             return
         self.counts["in between"] += 1
@@ -434,6 +450,8 @@ class Play(NullCallbacks):
             for _ in range(self._dice.randint(1, 6)):
                 if others:
                     self._turn_in_between(self._dice.choice(others))
+            if "gone back" in self._fleet.troubles and self._is_alone:
+                self._go_back()
         finally:
             self._depth = 0
 

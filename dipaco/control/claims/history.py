@@ -30,7 +30,7 @@ Outcome = Literal[
     "silent",
     # The run:
     "command",
-    "undo",  # of a swarm's steps
+    "rollback",
 ]
 
 

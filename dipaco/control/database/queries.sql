@@ -21,11 +21,15 @@ ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 -- forget_meta: Deletes the keys that match a pattern.
 DELETE FROM meta WHERE key LIKE :keys;
 
--- add_task: Makes a task due. If it exists and was waiting, it becomes ready.
+-- deleting_workers: Lists the live workers that are deleting objects, with their processes.
+SELECT w.name, w.process_id FROM meta m JOIN workers w ON w.process_id = m.value
+WHERE m.key LIKE 'deleting %' AND w.state = 'here' AND w.is_silent = 0 ORDER BY w.name;
+
+-- add_task: Makes a task due. If it exists, it becomes ready if it was waiting or set aside.
 INSERT INTO tasks (kind, arm, subject, phase, priority)
 VALUES (:kind, :arm, :subject, :phase, :priority)
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
-WHERE tasks.state = 'waiting';
+WHERE tasks.state IN ('waiting', 'aside');
 
 -- add_outer_task: Makes an outer step due, like `add_task`, if its module has all contributions.
 INSERT INTO tasks (kind, arm, subject, phase, priority)
@@ -33,7 +37,7 @@ SELECT 'outer', :arm, :subject, :phase, :priority
 WHERE (SELECT count(*) FROM contributions
        WHERE arm = :arm AND module = :subject AND phase = :phase) = :awaited
 ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
-WHERE tasks.state = 'waiting';
+WHERE tasks.state IN ('waiting', 'aside');
 
 -- count_contributions: Returns whether a module has reached a phase, and the number of
 -- contributions to it in that phase and in the one before.
@@ -48,7 +52,7 @@ SELECT (SELECT count(*) FROM modules
 INSERT INTO quorums (arm, module, phase, epoch, until)
 SELECT :arm, :module, :phase, :epoch, :now + :grace_seconds
 WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
-                  AND phase = :phase)
+                  AND phase = :phase AND state <> 'aside')
 ON CONFLICT (arm, module, phase) DO NOTHING;
 
 -- drop_quorum: Ends the grace of a step that has all its contributions.
@@ -135,7 +139,7 @@ SELECT EXISTS (SELECT 1 FROM modules
        (SELECT count(*) FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
         AND phase = :phase AND state = 'claimed'),
        (SELECT count(*) FROM tasks WHERE kind = 'outer' AND arm = :arm AND subject = :module
-        AND phase = :phase AND state <> 'done');
+        AND phase = :phase AND state NOT IN ('done', 'aside'));
 
 -- lock_later_phases: Locks the later phases of a path, so that nobody claims them meanwhile.
 SELECT 1 FROM tasks WHERE kind = 'train' AND arm = :arm AND subject = :subject AND phase > :phase
@@ -148,7 +152,7 @@ SELECT EXISTS (SELECT 1 FROM trained WHERE arm = :arm AND path = :path AND phase
         AND phase > :phase AND state = 'claimed'),
        (SELECT count(*) FROM tasks t JOIN trained r ON r.arm = t.arm AND r.phase = t.phase
         WHERE r.path = :path AND t.kind = 'train' AND t.arm = :arm AND t.subject = :subject
-        AND t.phase > :phase AND t.state <> 'done');
+        AND t.phase > :phase AND t.state NOT IN ('done', 'aside'));
 
 -- drop_phase: Deletes the row of a path's phase from {table}.
 DELETE FROM {table} WHERE arm = :arm AND path = :path AND phase = :phase;
@@ -239,7 +243,7 @@ WHERE c.worker <> :worker AND c.held_seconds >= :factor * (
     SELECT min((SELECT min(n.seconds) FROM
                 (SELECT r.seconds FROM trained r WHERE r.arm = a.arm
                  ORDER BY r.phase DESC, r.path DESC LIMIT 64) AS n))
-    FROM (SELECT DISTINCT s.arm FROM done_tasks s WHERE s.kind IN ('pretrain', 'train')) AS a)
+    FROM (SELECT DISTINCT s.arm FROM settled_tasks s WHERE s.kind IN ('pretrain', 'train')) AS a)
   AND t.id = c.task_id AND t.state = 'claimed' AND t.kind IN ('pretrain', 'train')
   AND NOT EXISTS (SELECT 1 FROM claims o WHERE o.task_id = c.task_id AND o.attempt <> c.attempt)
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones b WHERE b.worker IN (c.worker, :worker))
@@ -247,7 +251,7 @@ ORDER BY c.held_seconds DESC, t.id;
 
 -- has_earlier_phase: Returns a row if an earlier phase of the same path is not done.
 SELECT 1 FROM tasks WHERE kind = :kind AND arm = :arm AND subject = :subject AND phase < :phase
-  AND state <> 'done' LIMIT 1;
+  AND state NOT IN ('done', 'aside') LIMIT 1;
 
 -- has_others: Returns a row if a worker that waits with a claimed task has something else to do: a
 -- ready task that it may claim, or a failed one that may hold up the run.
@@ -387,7 +391,7 @@ UPDATE tasks SET state = 'ready' WHERE id = :task_id AND state = 'delayed';
 -- failures: Lists the tasks whose last attempts went wrong.
 SELECT t.kind, t.arm, t.subject, t.phase, t.state, f.errors, f.crashes, f.losses, f.reason,
        f.worker, f.since + f.wait_seconds - :now
-FROM failures f CROSS JOIN tasks t WHERE t.id = f.task_id
+FROM failures f CROSS JOIN tasks t WHERE t.id = f.task_id AND t.state <> 'aside'
 ORDER BY CASE t.state WHEN 'failed' THEN 0 ELSE 1 END, f.errors + f.crashes + f.losses DESC, t.id;
 
 -- is_stuck: Returns a row if a task has failed and none can go on. Nothing waits for a `sample`.
@@ -408,6 +412,9 @@ DELETE FROM {table} WHERE task_id = :task_id;
 -- forget_deaths: Sets a task's crashes and losses to zero, because it has got on.
 UPDATE failures SET crashes = 0, losses = 0 WHERE task_id = :task_id;
 
+-- forget_aside: Deletes the rows of tasks that are set aside from {table}.
+DELETE FROM {table} WHERE task_id IN (SELECT id FROM tasks WHERE state = 'aside');
+
 -- finish_task: Marks a claimed task as done, and returns how often it was opened again.
 UPDATE tasks SET state = 'done' WHERE id = :task_id AND state = 'claimed' RETURNING redo;
 
@@ -419,7 +426,7 @@ SELECT 1 FROM tasks WHERE state = 'waiting' ORDER BY id FOR UPDATE;
 -- `lock_waiting`. They look again for their inputs.
 UPDATE tasks SET state = 'ready' WHERE state = 'waiting' AND NOT EXISTS (
   SELECT 1 FROM recoveries r JOIN tasks c ON c.id = r.cause_id
-  WHERE r.task_id = tasks.id AND c.state <> 'done');
+  WHERE r.task_id = tasks.id AND c.state NOT IN ('done', 'aside'));
 
 -- wake_tasks_of: Makes the tasks ready that wait for one which has failed, after `lock_waiting`.
 -- What it wrote may be there, though its facts differ from the recorded ones.
@@ -549,14 +556,14 @@ SELECT pg_advisory_xact_lock(hashtextextended(:subject, 0));
 
 -- count_tasks: Counts the tasks by kind, arm and state.
 WITH unfinished AS MATERIALIZED
-  (SELECT kind, arm, state, 1 AS number FROM tasks WHERE state <> 'done')
+  (SELECT kind, arm, state, 1 AS number FROM tasks WHERE state NOT IN ('done', 'aside'))
 SELECT kind, arm, state, CAST(sum(number) AS BIGINT)
 FROM (SELECT kind, arm, state, number FROM unfinished
-      UNION ALL SELECT kind, arm, 'done', number FROM done_tasks) AS counted
+      UNION ALL SELECT kind, arm, state, number FROM settled_tasks) AS counted
 GROUP BY kind, arm, state HAVING sum(number) > 0 ORDER BY kind, arm, state;
 
 -- is_unfinished@part: True if this row of `tasks` is unfinished. A `sample` that failed is not.
-state <> 'done' AND NOT (state = 'failed' AND kind = 'sample')
+state NOT IN ('done', 'aside') AND NOT (state = 'failed' AND kind = 'sample')
 
 -- has_unfinished: Returns a row if a task is unfinished.
 SELECT 1 FROM tasks WHERE [[is_unfinished]] ORDER BY priority, id LIMIT 1;
@@ -814,12 +821,12 @@ UNION
 SELECT c.name FROM tasks again JOIN contributions c
   ON c.arm = again.arm AND c.module = again.subject
  AND c.phase >= again.phase - 1 AND c.phase <= again.phase
-WHERE again.kind = 'outer' AND again.redo > 0 AND again.state <> 'done'
+WHERE again.kind = 'outer' AND again.redo > 0 AND again.state NOT IN ('done', 'aside')
 UNION
 SELECT t.name FROM tasks again JOIN trained t
   ON t.arm = again.arm AND CAST(t.path AS TEXT) = again.subject AND t.phase < again.phase
 WHERE again.kind IN ('train', 'pretrain') AND again.redo > 0
-  AND again.state <> 'done';
+  AND again.state NOT IN ('done', 'aside');
 
 -- module_objects: Lists the parameters and outer states of every module at every phase.
 SELECT arm, phase, name, state_name FROM modules;
@@ -934,6 +941,45 @@ GROUP BY arm HAVING sum(phases) > 0 ORDER BY arm;
 
 -- num_refusals: Counts all refusals of the run.
 SELECT count(*) FROM refusals;
+
+-- aside_tasks: Sets aside the tasks of later phases, and those that end the run.
+UPDATE tasks SET state = 'aside'
+WHERE state <> 'aside' AND (
+  kind IN ('reroute', 'report')
+  OR kind = 'route' AND phase > :phase
+  OR arm = :arm AND kind IN ('train', 'outer') AND phase >= :phase
+  OR arm = :arm AND kind IN ('label', 'check', 'score', 'evaluate', 'sample') AND phase > :phase);
+
+-- aside_after: Deletes an arm's facts of later phases from {table}, and returns them.
+DELETE FROM {table} WHERE arm = :arm AND phase > :phase RETURNING *;
+
+-- aside_since: Deletes an arm's facts of this phase and later ones from {table}, and returns them.
+DELETE FROM {table} WHERE arm = :arm AND phase >= :phase RETURNING *;
+
+-- aside_taken: Deletes what an arm's steps at this phase and later ones took, and returns it.
+DELETE FROM taken WHERE arm = :arm AND step >= :phase RETURNING *;
+
+-- aside_stages: Deletes the alternations of later phases and the end of the run, and returns them.
+DELETE FROM stages WHERE stage IN ('reroute', 'report') OR (stage = 'route' AND phase > :phase)
+RETURNING *;
+
+-- newest_rollback: Returns the number of the newest rollback, or 0.
+SELECT coalesce(max(rollback), 0) FROM set_aside;
+
+-- put_aside@sqlite: Keeps the facts that a rollback deleted. `bodies` is a JSON array of texts.
+INSERT INTO set_aside (rollback, arm, phase, kind, body)
+SELECT :rollback, :arm, :phase, :kind, value FROM json_each(:bodies) ORDER BY key;
+
+-- put_aside@postgresql: Keeps the facts that a rollback deleted. `bodies` is a JSON array of texts.
+INSERT INTO set_aside (rollback, arm, phase, kind, body)
+SELECT CAST(:rollback AS BIGINT), CAST(:arm AS TEXT), CAST(:phase AS BIGINT), CAST(:kind AS TEXT),
+       b.body
+FROM json_array_elements_text(CAST(:bodies AS JSON)) WITH ORDINALITY AS b (body, place)
+ORDER BY b.place;
+
+-- rollbacks: Counts what each rollback set aside, by kind.
+SELECT rollback, arm, phase, kind, count(*) FROM set_aside
+GROUP BY rollback, arm, phase, kind ORDER BY rollback, kind;
 
 -- work_summary@sqlite: Returns the run's command and version, and whether a task of some kinds is
 -- ready, one is delayed or has failed, and one is not done. Each part is the first entry of a

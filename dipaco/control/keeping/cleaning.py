@@ -1,8 +1,8 @@
 """Cleaning: a finished run gives up what it would go on from, for ever.
 
 That it does is recorded before the first byte is deleted, in the transaction that makes sure that
-it is finished. So no release is named whose modules are gone. A cleaning that was killed is done
-again, from its beginning.
+it is finished. So no run is gone back to while its bytes are being deleted, and no release is named
+whose modules are gone. A cleaning that was killed is done again, from its beginning.
 """
 
 import json
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
-from dipaco.control.errors import CannotClean
+from dipaco.control.errors import CannotClean, RunCleaned
 from dipaco.plural import counted
 
 KEY = "cleaned"
@@ -57,5 +57,13 @@ class Cleanings:
 
 
 def lock_whole_run(database: Database) -> None:
-    """Inside a transaction that decides which objects are needed: no two run at once."""
+    """Inside a transaction that decides whether a run may still be gone back to: no two run at
+    once.
+    """
     database.lock("WholeRun")
+
+
+def refuse_cleaned(database: Database) -> None:
+    """Raises `RunCleaned`."""
+    if database.one("get_meta", key=KEY) is not None:
+        raise RunCleaned()

@@ -1,8 +1,8 @@
 """Retention: which objects of the store no fact needs any more, and which must stay.
 
 A worker that deletes objects holds no claim: their task is done. So each batch is decided in a
-transaction that says so. When a task is opened again (`control/facts/redos.py`), it may need what
-was superseded: the worker finds before the next object that it may delete nothing more.
+transaction that says so. No run goes back while a live worker is deleting. If a worker was silent,
+the run goes back, and the worker finds before the next object that it may delete nothing.
 """
 
 import uuid
@@ -12,9 +12,12 @@ from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
 from dipaco.control.keeping.cleaning import lock_whole_run
 from dipaco.control.planning.release import Release
+from dipaco.control.process_id import ProcessId
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import Plan
 from dipaco.topology import ModuleId
+
+GOING_BACK = "going back"  # A key that a batch of deletions drops.
 
 
 class Retention:
@@ -32,7 +35,9 @@ class Retention:
         with self._database.transaction(is_durable=False):
             lock_whole_run(self._database)
             if names := list(find()):
-                self._database.change("put_meta", key=self._deleting, value="")
+                process_id = str(ProcessId.here())
+                self._database.change("change_meta", key=self._deleting, value=process_id)
+                self._database.change("forget_meta", keys=GOING_BACK)
         return names
 
     def may_delete(self) -> bool:
@@ -127,6 +132,16 @@ class Retention:
         recorded. Many are deleted by now.
         """
         return dict(self._database.rows("object_bytes"))
+
+
+def deleting_workers(database: Database) -> list[str]:
+    """Names of the live workers that are deleting objects."""
+    here = ProcessId.here()
+    return [
+        name
+        for name, process in database.rows("deleting_workers")
+        if (neighbour := here.neighbour(process)) is None or not neighbour.is_over()
+    ]
 
 
 def stop_deletions(database: Database) -> None:

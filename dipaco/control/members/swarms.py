@@ -3,11 +3,8 @@
 import json
 from typing import Any, NamedTuple
 
-from dipaco.control.claims.history import note_event
 from dipaco.control.database.contract import Database, storable
 from dipaco.control.database.retry import retried
-from dipaco.errors import WorkersActive
-from dipaco.plural import counted
 
 REFUSALS = "swarm_refusals"  # Key prefix, before serial and session, of the reason of a refusal.
 EVIDENCE = "swarm_evidence"  # likewise, of a session that was found to lie
@@ -218,24 +215,6 @@ class Swarms:
             values["blocks"] = json.dumps([blocks, delay])
             values["sketch"] = json.dumps(step.sketch)
             self._database.change("put_swarm_step", arm=arm, path=path, **values)
-
-    @retried
-    def undo(self, arm: str, path: int, phase: int, step: int) -> None:
-        """Puts a path back to `step` of its phase: the first, or one with a partial snapshot.
-        Raises `WorkersActive`: a worker holds a lease. Nothing was changed.
-        """
-        database, place = self._database, {"arm": arm, "path": path}
-        with database.transaction():
-            if held := database.rows("claims"):
-                some = ", ".join(sorted({row[4] for row in held})[:3])
-                tasks = counted(len(held), "task")
-                who = f"{some} hold{'s' * (len(held) == 1)} {tasks}"
-                raise WorkersActive(what="Undoing", who=who)
-            for row in database.rows("get_partial_snapshots", **place, phase=phase):
-                if row[3] > step:
-                    database.change("drop_partial_snapshot", **place, phase=phase, step=row[3])
-            database.change("drop_swarm_steps", **place, step=step)
-            note_event(database, "undo", reason=f"path {path} of {arm} to step {step}")
 
     @retried
     def steps(self, arm: str, path: int) -> list[GroupStep]:

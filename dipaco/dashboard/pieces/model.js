@@ -2,7 +2,7 @@
 
 const at = id => document.getElementById(id);
 const ARRAYS = {f4: Float32Array, i4: Int32Array, u4: Uint32Array, i2: Int16Array, u2: Uint16Array, u1: Uint8Array};
-const FAULTS = new Set(["error", "crash", "lost", "postponed", "died", "silent", "undo"]);
+const FAULTS = new Set(["error", "crash", "lost", "postponed", "died", "silent", "rollback"]);
 const PALE = new Set(["given back", "saved", "superseded"]);
 const MODULAR = "modular";
 
@@ -89,12 +89,13 @@ function arrived() { // Computes everything that does not depend on the moment.
   run.faults = [];
   run.evaluated = {}; // "arm phase" -> time
   run.routed = []; // [time, phase]
-  const done = names.outcomes.indexOf("done"), evaluate = names.kinds.indexOf("evaluate"), route = names.kinds.indexOf("route");
+  const done = names.outcomes.indexOf("done"), rollback = names.outcomes.indexOf("rollback"), evaluate = names.kinds.indexOf("evaluate"), route = names.kinds.indexOf("route");
   const times = new Map(); // task -> number of times it was done
   run.again = new Set();
   for (let i = 0; i < run.count; i++) {
     run.byWorker[events.workers[i]].push(i);
     if (run.isFault[events.outcomes[i]]) run.faults.push(i);
+    if (events.outcomes[i] === rollback) wentBack(names.reasons[events.reasons[i]]);
     if (events.outcomes[i] !== done) continue;
     if (events.kinds[i] === evaluate) run.evaluated[`${names.arms[events.arms[i]]} ${events.phase[i]}`] ??= events.ended[i];
     if (events.kinds[i] === route) run.routed.push([events.ended[i], events.phase[i]]);
@@ -102,6 +103,12 @@ function arrived() { // Computes everything that does not depend on the moment.
     if (times.has(task)) run.again.add(i);
     times.set(task, 1);
   }
+}
+
+function wentBack(reason) { // Voids routings and evaluations after a phase.
+  const [arm, phase] = reason.split(" to phase ");
+  run.routed = run.routed.filter(([, of]) => of <= Number(phase));
+  for (let later = Number(phase) + 1; later <= run.arms[arm]?.phases; later++) delete run.evaluated[`${arm} ${later}`];
 }
 
 function reached(times, width, column, time) { // number of finished phases in a column, whose times ascend

@@ -32,9 +32,9 @@ function drawCompletions() { // facts of the task `sample`, if there are some
   fill(at("completion-list"), ...all.slice(-60).reverse().map(({phase, path, prompt, text}) => make("div", {className: "completion"}, make("span", {className: "soft", textContent: `phase ${phase}, path ${path}: `}), make("bdi", {}, make("span", {className: "soft", textContent: prompt}), text))));
 }
 
-function textsVersion() { // Changes with every routing and evaluation, and with the run that is shown.
-  const {origin, status: {stages}, curves} = run.document;
-  return JSON.stringify([origin, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
+function textsVersion() { // Changes with every routing, evaluation and rollback, and with the run that is shown.
+  const {origin, status: {stages, rollbacks}, curves} = run.document;
+  return JSON.stringify([origin, rollbacks.length, Object.keys(stages).filter(name => name.startsWith("route")), Object.values(curves).map(points => points.length)]);
 }
 
 async function getTexts() { // Fetches texts again when there are more, or if there were none.

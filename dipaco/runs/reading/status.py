@@ -145,6 +145,7 @@ def _status_of_work(run: Run) -> dict[str, Any]:
         "locked_credentials": [each._asdict() for each in ledger.swarms.locked()],
         "swarm_evidence": ledger.swarms.evidence(),
         "num_refusals": ledger.redos.num_refusals(),
+        "rollbacks": [each._asdict() for each in ledger.rollbacks.list()],
         "bytes": ledger.progress.bytes_by_kind(),
         "bytes_per_machine": _bytes_per_machine(run),
         "goodput": goodput_of(ledger),

@@ -11,6 +11,8 @@ A new kind is a file here, and:
     control/planning/scheduler.py   `due`: which facts make it due, and what its own facts make due
     control/database/schema         its name in the CHECK of `tasks.kind`
     control/facts/redos.py          `maker_of`: it makes its objects again when they are lost
+    control/database/queries.sql    `aside_tasks`, for a rollback
+    control/keeping/rollback.py     `ASIDE`: the tables of its facts
     workers/execution.py            its line in `execute`
     observe/fact_events.py          the events of its facts
     cli/roles.py                    which verbs do it

@@ -26,7 +26,7 @@ BEGIN
      ORDER BY priority, id LIMIT 1) IS NOT NULL,
     coalesce((SELECT id FROM tasks WHERE state = 'delayed' ORDER BY id LIMIT 1),
              (SELECT id FROM tasks WHERE state = 'failed' ORDER BY id LIMIT 1)) IS NOT NULL,
-    (SELECT id FROM tasks WHERE state <> 'done'
+    (SELECT id FROM tasks WHERE state NOT IN ('done', 'aside')
        AND NOT (state = 'failed' AND kind = 'sample')
      ORDER BY priority, id LIMIT 1) IS NOT NULL
   INTO command, version, has_ready, has_delayed_or_failed, has_unfinished;
@@ -83,7 +83,7 @@ BEGIN
   WHERE (SELECT count(*) FROM contributions a
          WHERE a.arm = o.arm AND a.module = o.subject AND a.phase = o.phase) = o.awaited
   ON CONFLICT (kind, arm, subject, phase) DO UPDATE SET state = 'ready'
-  WHERE t.state = 'waiting';
+  WHERE t.state IN ('waiting', 'aside');
   UPDATE workers
   SET committed_seconds = committed_seconds + held_seconds,
       heartbeat = extract(epoch FROM clock_timestamp()), committed_tasks = committed_tasks + 1

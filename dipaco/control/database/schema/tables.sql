@@ -17,7 +17,7 @@ CREATE TABLE tasks (
   phase     BIGINT NOT NULL DEFAULT 0,
   priority  BIGINT NOT NULL,
   state     TEXT NOT NULL DEFAULT 'ready' CHECK (state IN
-              ('waiting', 'ready', 'claimed', 'delayed', 'failed', 'done')),
+              ('waiting', 'ready', 'claimed', 'delayed', 'failed', 'done', 'aside')),
   attempt   BIGINT NOT NULL DEFAULT 0,  -- fencing token, which grows with every claim
   redo      BIGINT NOT NULL DEFAULT 0,  -- number of times that it was opened again
   UNIQUE (kind, arm, subject, phase)
@@ -28,11 +28,12 @@ CREATE INDEX tasks_waiting ON tasks (id) WHERE state = 'waiting';
 CREATE INDEX tasks_claimed ON tasks (id) WHERE state = 'claimed';
 CREATE INDEX tasks_delayed ON tasks (id) WHERE state = 'delayed';
 CREATE INDEX tasks_failed ON tasks (id) WHERE state = 'failed';
-CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state <> 'done';
+CREATE INDEX tasks_unfinished ON tasks (priority, id) WHERE state NOT IN ('done', 'aside');
 
--- A finished task stays done, unless its result is lost. Then `redo` counts.
+-- A finished task stays done, unless a rollback sets it aside, or its result is lost. Then `redo`
+-- counts.
 CREATE TRIGGER tasks_done_is_done BEFORE UPDATE OF state ON tasks
-WHEN old.state = 'done' AND new.state <> 'done' AND new.redo <= old.redo BEGIN
+WHEN old.state = 'done' AND new.state NOT IN ('done', 'aside') AND new.redo <= old.redo BEGIN
   SELECT raise(ABORT, 'a finished task cannot be opened again');
 END;
 
@@ -280,6 +281,16 @@ CREATE TABLE refusals (
   worker  TEXT NOT NULL   -- worker that found the defect
 );
 
+-- Facts that a rollback deleted from their tables. They are kept, and count no more.
+CREATE TABLE set_aside (
+  id        BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+  rollback  BIGINT NOT NULL,  -- number of the rollback, from 1
+  arm       TEXT NOT NULL,
+  phase     BIGINT NOT NULL,  -- phase that the arm went back to
+  kind      TEXT NOT NULL,  -- the fact's table
+  body      TEXT NOT NULL   -- JSON: its columns, in that table's order
+);
+
 -- Running totals, kept by triggers. Workers, launchers and metrics ask for them all the time, and
 -- reading them costs the same after any number of phases. Each path, module or subject of tasks has
 -- a row, so that commits of different ones do not wait for each other.
@@ -312,13 +323,14 @@ CREATE TABLE module_totals (
   PRIMARY KEY (arm, module)
 );
 
--- Numbers of tasks that are done. The others are few, and are counted when asked for.
-CREATE TABLE done_tasks (
+-- Numbers of tasks that are done or set aside. The others are few, and are counted when asked for.
+CREATE TABLE settled_tasks (
   kind     TEXT NOT NULL,
   arm      TEXT NOT NULL,
   subject  TEXT NOT NULL,
+  state    TEXT NOT NULL,
   number   BIGINT NOT NULL,
-  PRIMARY KEY (kind, arm, subject)
+  PRIMARY KEY (kind, arm, subject, state)
 );
 
 CREATE TRIGGER trained_counts AFTER INSERT ON trained BEGIN
@@ -350,6 +362,10 @@ CREATE TRIGGER score_counts AFTER INSERT ON scores BEGIN
   INSERT INTO path_totals (arm, path, score_bytes) VALUES (new.arm, new.path, new.num_bytes)
   ON CONFLICT (arm, path) DO UPDATE SET score_bytes = path_totals.score_bytes + new.num_bytes;
 END;
+CREATE TRIGGER score_counts_no_more AFTER DELETE ON scores BEGIN
+  UPDATE path_totals SET score_bytes = score_bytes - old.num_bytes
+  WHERE arm = old.arm AND path = old.path;
+END;
 CREATE TRIGGER module_counts AFTER INSERT ON modules BEGIN
   INSERT INTO module_totals (arm, module, num_bytes, state_bytes)
   VALUES (new.arm, new.module, new.num_bytes, coalesce(new.state_bytes, 0))
@@ -357,22 +373,28 @@ CREATE TRIGGER module_counts AFTER INSERT ON modules BEGIN
     num_bytes = module_totals.num_bytes + new.num_bytes,
     state_bytes = module_totals.state_bytes + coalesce(new.state_bytes, 0);
 END;
-CREATE TRIGGER task_counts_at_once AFTER INSERT ON tasks
-WHEN new.state = 'done' BEGIN
-  INSERT INTO done_tasks (kind, arm, subject, number)
-  VALUES (new.kind, new.arm, new.subject, 1)
-  ON CONFLICT (kind, arm, subject) DO UPDATE SET number = done_tasks.number + 1;
+CREATE TRIGGER module_counts_no_more AFTER DELETE ON modules BEGIN
+  UPDATE module_totals SET
+    num_bytes = num_bytes - old.num_bytes,
+    state_bytes = state_bytes - coalesce(old.state_bytes, 0)
+  WHERE arm = old.arm AND module = old.module;
 END;
-CREATE TRIGGER task_counts AFTER UPDATE OF state ON tasks
-WHEN new.state = 'done' AND old.state <> 'done' BEGIN
-  INSERT INTO done_tasks (kind, arm, subject, number)
-  VALUES (new.kind, new.arm, new.subject, 1)
-  ON CONFLICT (kind, arm, subject) DO UPDATE SET number = done_tasks.number + 1;
+CREATE TRIGGER task_is_settled_at_once AFTER INSERT ON tasks
+WHEN new.state IN ('done', 'aside') BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = settled_tasks.number + 1;
 END;
-CREATE TRIGGER task_counts_no_more AFTER UPDATE OF state ON tasks
-WHEN old.state = 'done' AND new.state <> 'done' BEGIN
-  UPDATE done_tasks SET number = number - 1
-  WHERE kind = old.kind AND arm = old.arm AND subject = old.subject;
+CREATE TRIGGER task_is_settled AFTER UPDATE OF state ON tasks
+WHEN new.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  INSERT INTO settled_tasks (kind, arm, subject, state, number)
+  VALUES (new.kind, new.arm, new.subject, new.state, 1)
+  ON CONFLICT (kind, arm, subject, state) DO UPDATE SET number = settled_tasks.number + 1;
+END;
+CREATE TRIGGER task_is_settled_no_more AFTER UPDATE OF state ON tasks
+WHEN old.state IN ('done', 'aside') AND new.state <> old.state BEGIN
+  UPDATE settled_tasks SET number = number - 1
+  WHERE kind = old.kind AND arm = old.arm AND subject = old.subject AND state = old.state;
 END;
 
 -- Swarms of volunteers: their credentials, backbones, steps and status.

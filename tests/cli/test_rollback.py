@@ -1,4 +1,4 @@
-"""`dipaco upgrade` and `dipaco swarm verify`: a run of another version, and its steps again."""
+"""`dipaco rollback` and `dipaco upgrade`: a run at an earlier phase, and of another version."""
 
 import contextlib
 import itertools
@@ -18,6 +18,23 @@ from dipaco.errors import NOT_NOW
 from dipaco.runs.opening import reading
 from dipaco.swarm.training.sum_sketch import sketch_of
 from dipaco.workers.replay import path_steps
+from tests.cli.conftest import as_json
+
+
+def test_a_run_that_was_rolled_back_is_at_an_earlier_phase(here, tiny, copy_of):
+    """That it ends with the same facts is shown in `tests/workers/test_rollback.py`."""
+    run = copy_of(tiny)
+    ended = here("rollback", "--run", run.folder, "--phase", 1)
+    assert ended.code == 0, ended.err
+    assert (
+        "The run is at phase 1 again. Set aside: 4 modules, 8 contributions, 4 trained" in ended.out
+    )
+    status = as_json(here("status", "--run", run.folder, "--json"))
+    assert {module["phase"] for module in status["modules"].values()} == {1}
+    assert status["rollbacks"][0]["set_aside"]["modules"] == 4
+    ended = here("rollback", "--run", run.folder, "--phase", 7)
+    assert ended.code == 2
+    assert "CannotRollBack: The run cannot go back to phase 7: it is at phase 1." in ended.err
 
 
 def test_a_run_of_another_version_is_refused_until_it_is_upgraded(here, tiny, copy_of):
