@@ -4,7 +4,7 @@ there 14.86.
 Cost: 24,000 + 8 x 64,000 steps of 512 x 1024 tokens, about 3.5e19 FLOP a path; days on eight
 accelerators. Dense at a path's size reaches 16.23. Needs the extra `datasets` and a network.
 Evaluated at the training length, where the paper evaluates at 2048. A worker takes all devices of
-its machine: a step fits eight TPUs v5e or four v6e; one H100 needs `inner.accumulation_steps=8`.
+its machine: a step fits eight TPUs v5e or four v6e; one H100 needs `inner.accumulation_steps=2`.
 
 The feed-forward is gated, and 2304 wide so that blocks and embedding come to the paper's 150 M; the
 untied head adds 29 M.

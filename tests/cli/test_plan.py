@@ -6,6 +6,7 @@ import pytest
 
 from dipaco.runs.forecast import compiled
 from dipaco.serving.upstreams import read_targets
+from dipaco.shipped import shipped_files
 from tests.cli.conftest import as_json
 
 
@@ -90,6 +91,8 @@ def test_for_a_gpu_the_batch_that_fits_is_told_and_another_is_refused_with_what_
     refused = here(*command, f"{pieces}=1", "inner.rematerialise=false")
     assert refused.code == 2
     fits = int(re.search(rf"It fits with `--set {pieces}=(\d+)`", refused.err)[1])
+    again = re.search(rf"rematerialise=true {pieces}=(\d+)`", refused.err)[1]
+    assert f"one H100 needs `{pieces}={again}`" in shipped_files()["paper_2x4"].read_text()
     found = as_json(here(*command, f"{pieces}={fits}", "inner.rematerialise=false"))
     assert found["memory_of_step"] <= found["memory"] == 80e9
     assert 512 / fits <= found["largest_batch"]["plain"] < found["largest_batch"]["rematerialised"]
