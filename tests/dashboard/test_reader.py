@@ -179,7 +179,7 @@ def test_texts_are_told_with_the_time_they_were_made_at(ledger, plan):  # noqa: 
             made[claim.task.phase] = reader.facts.last_seconds
     assert list(made) == [1, 2]
     expected = [
-        (phase, sample.path, sample.prompt, sample.text, made[phase])
+        (phase, sample.path, sample.prompt, sample.text, pytest.approx(made[phase], abs=1e-3))
         for phase, fact in zip(made, ledger.facts.samples("modular"), strict=True)
         for sample in fact.samples
     ]
