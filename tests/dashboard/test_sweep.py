@@ -1,5 +1,6 @@
 """A sweep on a page: its runs with state, progress and result, its table, and their own pages."""
 
+import dataclasses
 import json
 import shutil
 
@@ -27,6 +28,9 @@ def sweep(tiny, half, tmp_path):
     layout = SweepLayout(tmp_path / "little")
     for row, of in (("2x2", tiny), ("longer", half)):
         shutil.copytree(of.folder, layout.row(row, 0))
+        with reading(layout.row(row, 0)) as run:
+            named = dataclasses.replace(run.requested_config, name=f"little {row}")
+            run.ledger.meta.change_config(named.to_json())
     layout.row("damaged", 0).mkdir(parents=True)
     (layout.row("damaged", 0) / "ledger.sqlite").write_bytes(b"no ledger")
     layout.sweep.write_text('{"sweep": "little"}')
@@ -58,7 +62,7 @@ def test_its_runs_have_state_progress_and_result(sweep, tiny, half):
         assert runs["longer"]["perplexity"] is None or runs["longer"]["perplexity"] > of
         assert document["missing"] == ["longer, seed 0", "damaged, seed 0", "last, seed 0"]
         for row in ("2x2", "longer"):
-            assert asked(f"{url}rows/{row}/0/recording")["name"] == "toy"
+            assert asked(f"{url}rows/{row}/0/recording")["name"] == f"little {row}"
             assert asked(f"{url}rows/{row}/0/document/3")["document"] == 3
         assert len(watcher._watchers) == 2, "a run is watched only once its page is open"
         for wrong in ("rows/last/0/", "rows/2x2/1/recording", "rows/../0/recording"):
@@ -90,7 +94,7 @@ def test_the_page_leads_to_each_run_and_a_file_of_it_does_not(sweep, browser, tm
     file = tmp_path / "page.html"
     assert main(["dashboard", "--run", str(sweep.root), "--export", str(file)]) == 0
     page, errors = browser.new_page(viewport=PHONE), []
-    page.on("pageerror", errors.append)
+    page.on("pageerror", lambda error: errors.append(error))
     page.goto(file.as_uri())
     page.locator("#runs tr", has_text="2x2, seed 0").wait_for()
     assert page.locator("#runs a").count() == 0
