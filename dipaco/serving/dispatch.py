@@ -13,11 +13,8 @@ import contextlib
 import functools
 import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
-from typing import Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -44,7 +41,7 @@ from dipaco.runs.routing import (
 from dipaco.runs.run import Run
 from dipaco.serving.decoding.decode import hidden_states, smallest_fitting
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.fairness import FairThreads
+from dipaco.serving.fairness import FairBatches, FairThreads
 from dipaco.serving.memory import free_bytes
 from dipaco.serving.models import ServedRelease, is_routed
 from dipaco.serving.path_admission import PathAdmission
@@ -55,45 +52,9 @@ from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
 from dipaco.store.tensors import load_for_jax
 
-Input = TypeVar("Input")
-Output = TypeVar("Output")
-
-
-class MicroBatcher(Generic[Input, Output]):
-    """Batches calls without a thread: one of the waiting callers computes for all."""
-
-    def __init__(self, function: Callable[[Sequence[Input]], Iterable[Output]], max_batch: int):
-        self._function, self._max_batch = function, max_batch
-        self._waiting: deque[tuple[Input, Future[Output]]] = deque()
-        self._lock = threading.Lock()  # held by the caller that computes
-
-    def compute(self, value: Input) -> Output:
-        """Any thread. Raises what `function` raised for the batch of this input."""
-        future: Future[Output] = Future()
-        self._waiting.append((value, future))
-        while not future.done():
-            with self._lock:
-                if not future.done():
-                    self._compute_batch()
-        return future.result()
-
-    def _compute_batch(self) -> None:
-        size = min(self._max_batch, len(self._waiting))
-        batch = [self._waiting.popleft() for _ in range(size)]
-        try:
-            outputs = self._function([value for value, _ in batch])
-            for (_, future), output in zip(batch, outputs, strict=True):
-                future.set_result(output)
-        except BaseException as error:
-            for _, future in batch:
-                if not future.done():
-                    future.set_exception(error)
-            if not isinstance(error, Exception):
-                raise
-
-
 MAX_CACHED_PREFIXES = 4096  # prompts of one application often share them
-BATCH_SIZES = (1, 2, 4)  # prefixes: in a batch of four, one costs 0.65 of alone (eight: 0.6)
+# Prefixes that are read together. On a CPU, one of four costs 0.65 of one alone (of eight: 0.6).
+CPU_BATCHES, ACCELERATOR_BATCHES = (1, 2, 4, 8), (1, 8, 32)
 
 
 class PathChoice(NamedTuple):
@@ -124,6 +85,19 @@ class PathChoice(NamedTuple):
         return "\n".join(lines)
 
 
+ANY_PHASE = -1
+_Scored = tuple[int, np.ndarray]  # a path, and the scores of all
+
+
+class _Prefix(NamedTuple):
+    """What is routed once."""
+
+    tokens: bytes
+    router: str  # its digest
+    phase: int
+    salt: str
+
+
 class RoutingStats(NamedTuple):
     """The cost of routing since the start. Prompts whose prefix was cached cost nothing."""
 
@@ -139,7 +113,7 @@ class Dispatcher:
 
     Prompts that arrive together share a batch. It is smaller than the batch in which documents are
     routed, so it answers far sooner. Rounding may send a prompt on the border of two paths to the
-    other one. Caches the prefixes it has routed. Any thread may call it.
+    other one. Caches the prefixes it has routed. One thread may route at a time.
 
     Args:
       release: the first that is served.
@@ -148,6 +122,7 @@ class Dispatcher:
 
     Attributes:
       cache: the same. None = no path reads a prefix.
+      batch_sizes: prompts that are read together: one of these, the rest being padding.
       stats: the cost of routing so far.
       rerouters: those of releases that have one, by digest. Others are re-routed as prompts are.
 
@@ -173,16 +148,14 @@ class Dispatcher:
             given = run.config.model, self.prefix_tokens, self.cache
             self._score = functools.partial(score_prefix, *given)
         self.stats, self._lock = RoutingStats(), threading.Lock()
-        self._comparing: weakref.WeakValueDictionary[tuple, PathComparison] = (
-            weakref.WeakValueDictionary()
-        )
+        self._begun: dict[_Prefix, _Scored | PathComparison] = {}  # the latest used are at the end
         if self._routing.kind == SMALL_MODELS:
             _ = run.small_models  # read here: the ledger's connection belongs to this thread
             self._features_of = functools.partial(features, run)
         else:
             self._features_of = functools.partial(document_features, _base_hidden(run))
-        self._batcher = MicroBatcher(self._features, BATCH_SIZES[-1])
-        self._begin_cached = functools.lru_cache(MAX_CACHED_PREFIXES)(self._begin_uncached)
+        is_cpu = jax.default_backend() == "cpu"
+        self.batch_sizes = CPU_BATCHES if is_cpu else ACCELERATOR_BATCHES
 
     def programs(self) -> list[WarmUpProgram]:
         """The compiled programs: features for every batch size, and likelihoods."""
@@ -192,7 +165,7 @@ class Dispatcher:
                 functools.partial(self._features, [np.zeros(1, np.int32)] * number),
                 is_first=number == 1,
             )
-            for number in BATCH_SIZES
+            for number in self.batch_sizes
         ]
         if self._score is not None:
             programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing, True))
@@ -211,11 +184,29 @@ class Dispatcher:
         """The path of a prompt, int32 [tokens], or the paths that must read it first. What was
         routed with another salt takes as long as what never was.
         """
-        prefix = self.text_of(prompt)[: self.prefix_tokens]
+        return self.begin_all([(prompt, release, salt)])[0]
+
+    def begin_all(
+        self, prompts: Sequence[tuple[np.ndarray, Release, str]]
+    ) -> list[PathChoice | PathComparison]:
+        """As `begin`, for prompts with their releases and salts: their features are one batch."""
+        prefixes = [self._prefix(*prompt) for prompt in prompts]
+        if new := [each for each in dict.fromkeys(prefixes) if each not in self._begun]:
+            self._read(new)
+        told: list[PathChoice | PathComparison] = []
+        for prefix, (_, release, _) in zip(prefixes, prompts, strict=True):
+            begun = self._begun[prefix] = self._begun.pop(prefix)
+            is_over = not isinstance(begun, PathComparison)
+            told.append(self.end(release, *begun) if is_over else begun)
+        while len(self._begun) > MAX_CACHED_PREFIXES:
+            del self._begun[next(iter(self._begun))]
+        return told
+
+    def _prefix(self, prompt: np.ndarray, release: Release, salt: str) -> _Prefix:
+        tokens = self.text_of(prompt)[: self.prefix_tokens].tobytes()
         # Features alone send a prefix to the same path in all releases of one router.
-        phase = release.phase if self._score is not None else None
-        begun = self._begin_cached(prefix.tobytes(), release.companions["router"], phase, salt)
-        return begun if isinstance(begun, PathComparison) else self.end(release, *begun)
+        phase = release.phase if self._score is not None else ANY_PHASE
+        return _Prefix(tokens, release.companions["router"], phase, salt)
 
     def end(self, release: Release, path: int, scores_P: np.ndarray) -> PathChoice:
         """The choice of a path in a release, as `PathComparison.result` gives it."""
@@ -231,26 +222,35 @@ class Dispatcher:
             return "the log-likelihood of the text under the path, in nats"
         return self._routers[release.companions["router"]].score_meaning
 
-    def _begin_uncached(
-        self, prefix: bytes, digest: str, phase: int | None, salt: str
-    ) -> tuple[int, np.ndarray] | PathComparison:
-        started, text = time.monotonic(), np.frombuffer(prefix, np.int32)
-        router = self._routers[digest]
-        features_1D = self._batcher.compute(text)[None]
-        if self._score is None or phase is None:
-            (scores_P,) = router.scores(features_1D)
-            begun = int(np.argmax(scores_P)), scores_P  # `assign` would compute the scores again
-        else:
-            (shortlist_n,) = router.assign(
-                features_1D, self._routing.num_compared(router.num_paths)
-            )
-            counted = functools.partial(self._count, prefills=1, path_tokens=len(text))
-            given = self._score, self._routing, self._releases[phase], text, shortlist_n
-            comparison = PathComparison(*given, router.num_paths, counted)
-            with self._lock:  # several that begin at once all get the first
-                begun = self._comparing.setdefault((prefix, digest, phase, salt), comparison)
-        self._count(prompts=1, base_tokens=len(text), seconds=time.monotonic() - started)
-        return begun
+    def _read(self, prefixes: Sequence[_Prefix]) -> None:
+        """Routes prefixes that are not cached."""
+        started = time.monotonic()
+        texts = [np.frombuffer(prefix.tokens, np.int32) for prefix in prefixes]
+        features_ND = self._features(texts)
+        for digest in {prefix.router for prefix in prefixes}:
+            rows = [row for row, prefix in enumerate(prefixes) if prefix.router == digest]
+            router, features_nD = self._routers[digest], features_ND[rows]
+            if self._score is None:
+                scores_nP = router.scores(features_nD)  # `assign` would compute the scores again
+                begun = list(zip(scores_nP.argmax(axis=1).tolist(), scores_nP, strict=True))
+            else:
+                most = self._routing.num_compared(router.num_paths)
+                begun = [
+                    self._comparison(prefixes[row], texts[row], shortlist_n, router.num_paths)
+                    for row, shortlist_n in zip(rows, router.assign(features_nD, most), strict=True)
+                ]
+            self._begun |= zip((prefixes[row] for row in rows), begun, strict=True)
+        seconds, tokens = time.monotonic() - started, sum(map(len, texts))
+        self._count(prompts=len(prefixes), base_tokens=tokens, seconds=seconds)
+
+    def _comparison(
+        self, prefix: _Prefix, text: np.ndarray, shortlist_n: np.ndarray, num_paths: int
+    ) -> PathComparison:
+        assert self._score is not None
+        counted = functools.partial(self._count, prefills=1, path_tokens=len(text))
+        release = self._releases[prefix.phase]
+        given = self._score, self._routing, release, text, shortlist_n
+        return PathComparison(*given, num_paths, counted)
 
     def _score_nothing(self) -> None:
         """Scores two tokens under the first whole path. Without one, requests say so."""
@@ -272,7 +272,7 @@ class Dispatcher:
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
         """Features, float32 [N, D], of N prefixes, int32 [tokens] each."""
-        number = smallest_fitting(BATCH_SIZES, len(prefixes))
+        number = smallest_fitting(self.batch_sizes, len(prefixes))
         return self._features_of(*prefixes_of(self._run, prefixes), batch_size=number)
 
 
@@ -354,7 +354,10 @@ class PromptRouter:
 
     def __init__(self, dispatcher: Dispatcher | None, paths: PathAdmission, threads: FairThreads):
         self._dispatcher, self._threads = dispatcher, threads
-        cache = None if dispatcher is None else dispatcher.cache
+        cache = None
+        if dispatcher is not None:
+            cache, most = dispatcher.cache, dispatcher.batch_sizes[-1]
+            self._batches = FairBatches(dispatcher.begin_all, most, "router")
         self._paths = paths if cache in (None, paths.cache) else PathAdmission(cache)
 
     async def route(
@@ -367,7 +370,7 @@ class PromptRouter:
             return _given(served.release, path)
         # What another API key has routed takes as long as what none has.
         salt = client if client.startswith(API_KEY) else ""
-        begun = await self._threads.run(client, dispatcher.begin, prompt, served.release, salt)
+        begun = await self._batches.compute(client, (prompt, served.release, salt))
         if not isinstance(begun, PathComparison):
             return begun
         while missing := begun.missing:

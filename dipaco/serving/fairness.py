@@ -7,6 +7,7 @@ its own work, others do not wait for all of it, and none waits for ever.
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import threading
 import time
 from collections import Counter, OrderedDict, deque
@@ -169,6 +170,7 @@ class GrammarTurn:
 
 
 Given = ParamSpec("Given")
+Input = TypeVar("Input")
 Value = TypeVar("Value")
 
 
@@ -254,6 +256,49 @@ class FairThreads:
             for done in callers:
                 with contextlib.suppress(RuntimeError):  # the caller's event loop is closed
                     done.get_loop().call_soon_threadsafe(_end, done, value, error)
+
+
+class FairBatches(Generic[Input, Value]):
+    """Values that clients bring, computed together in a thread: those that come meanwhile are the
+    next batch, at most so many of them, in the clients' turns. It is used in one event loop only.
+    """
+
+    def __init__(
+        self, function: Callable[[Sequence[Input]], Sequence[Value]], most: int, name: str
+    ):
+        self._function, self._most = function, most
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._waiting: FairQueue[str, tuple[Input, asyncio.Future[Value]]] = FairQueue()
+        self._is_busy = False
+
+    async def compute(self, client: str, value: Input) -> Value:
+        """The output of a value. Raises what the function raised for its batch."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Value] = loop.create_future()
+        self._waiting.put(client, (value, done))
+        if not self._is_busy:
+            self._is_busy = True
+            loop.call_soon(self._begin)  # after those that come with it
+        return await done
+
+    def _begin(self) -> None:
+        batch: list[tuple[Input, asyncio.Future[Value]]] = []
+        while len(batch) < self._most and (item := self._waiting.next()) is not None:
+            if not item[1].done():  # Its caller is still there.
+                batch.append(item)
+        self._is_busy = bool(batch)
+        if batch:
+            values, ends = [value for value, _ in batch], [done for _, done in batch]
+            loop = asyncio.get_running_loop()
+            running = loop.run_in_executor(self._thread, self._function, values)
+            running.add_done_callback(functools.partial(self._end, ends))
+
+    def _end(self, ends: list[asyncio.Future[Value]], running: asyncio.Future) -> None:
+        self._begin()
+        error = running.exception()
+        outputs = [None] * len(ends) if error else running.result()
+        for done, output in zip(ends, outputs, strict=True):
+            _end(done, output, error)
 
 
 def _end(done: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:

@@ -4,7 +4,6 @@ That their runs equal Algorithm 1 is shown by `test_options_together.py`.
 
 import dataclasses
 import itertools
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -202,8 +201,7 @@ def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
     prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
     alone, together = Dispatcher(run, release), Dispatcher(run, release)
     expected = [alone.begin(prompt, release) for prompt in prompts]
-    with ThreadPoolExecutor(8) as threads:
-        told = list(threads.map(lambda prompt: together.begin(prompt, release), prompts))
+    told = together.begin_all([(prompt, release, "") for prompt in prompts])
     for one, other in zip(told, expected, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
         assert one.path == other.path == one.scores.argmax()

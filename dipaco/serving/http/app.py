@@ -34,7 +34,7 @@ from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.requests import (
     Body,
     ParsedRequest,
-    encode,
+    encode_in_turn,
     parse_chat,
     parse_completion,
     read_body,
@@ -53,8 +53,7 @@ if TYPE_CHECKING:
 Completable = TypeVar("Completable", bound=p.CommonRequest)
 JSON = "application/json"
 KEY = "dipaco.key"  # key in a request's scope: the number of its API key
-# Threads that parse and route: prompts routed at once share batches of up to four.
-REQUEST_THREADS = 8
+REQUEST_THREADS = 8  # they parse, and score prefixes under paths
 REQUEST_ID = "X-Request-Id"
 MAX_IGNORED_TOLD = 100  # unknown fields of lenient requests that the log names
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected, in metrics only
@@ -296,7 +295,7 @@ class _Application:
         started, client = time.monotonic(), _client_of(request)
         model, path = self._service.models.asked(body.model, None)
         served = model.releases.current
-        ids = await self._threads.run(client, encode, self._service, body.prompt)
+        ids = await encode_in_turn(self._service, self._threads, client, body.prompt)
         with self._answers.places.taken(client, 1, self._service.loop.capacity):
             routed = self._router.route(served, ids, path, client)
             choice = await responses.while_connected(request, routed)

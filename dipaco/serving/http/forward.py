@@ -22,7 +22,7 @@ from dipaco.serving.http.chat_template import routed_text
 from dipaco.serving.http.errors import ApiError
 from dipaco.serving.http.metrics import Metrics
 from dipaco.serving.http.protocol import Index, TokenId
-from dipaco.serving.http.requests import decode, encode, prompt_list, read_body
+from dipaco.serving.http.requests import decode, encode_in_turn, prompt_list, read_body
 from dipaco.serving.http.responses import ClosingStream, while_connected
 from dipaco.serving.http.responses_api import check_stateless
 from dipaco.serving.service import Service
@@ -175,7 +175,7 @@ class Forwarder:
             raise ApiError(400, problem, param="prompt")
         routed: list[tuple[int, bytes]] = []
         for prompt in prompts:
-            ids = await self._threads.run(client, encode, self._service, prompt)
+            ids = await encode_in_turn(self._service, self._threads, client, prompt)
             choice = await self._router.route(served, ids, path, client)
             routed.append((choice.path, ids[: self._service.prefix_tokens].tobytes()))
             self._metrics.prompts.labels(model.name, choice.path).inc()

@@ -24,6 +24,7 @@ from dipaco.errors import BadSetting
 from dipaco.serving.decoding.decode import check_length
 from dipaco.serving.decoding.grammar import Grammar
 from dipaco.serving.decoding.sampling import SamplingSettings
+from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.chat_template import ChatTemplate, routed_text, template_message, text_of
 from dipaco.serving.http.errors import ApiError, alternatives, body_error, inside, no_tools
 from dipaco.serving.http.protocol import MAX_CHOICES, ChatRequest, CommonRequest, CompletionRequest
@@ -161,6 +162,7 @@ def _too_large(max_bytes: int) -> ApiError:
     return ApiError(413, problem, code="body_too_large")
 
 
+SHORT_PROMPT = 1000  # characters or tokens
 DEFAULT_TOKENS = 16  # tokens of a completion, as OpenAI
 MIN_TOP_P = 1e-6  # stands for 0: only the likeliest token
 
@@ -273,6 +275,15 @@ def encode(service: Service, given: str | Sequence[int]) -> np.ndarray:
         refuse("prompt", "The prompt is empty. Give at least one token.")
     check_length(service.model, len(ids))
     return ids
+
+
+async def encode_in_turn(
+    service: Service, threads: FairThreads, client: str, given: str | Sequence[int]
+) -> np.ndarray:
+    """The same in the client's turn, or at once where that takes no longer than waiting for it."""
+    if len(given) <= SHORT_PROMPT:
+        return encode(service, given)
+    return await threads.run(client, encode, service, given)
 
 
 def check_known(service: Service, param: str, ids: Sequence[int]) -> None:
