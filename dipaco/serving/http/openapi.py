@@ -50,29 +50,21 @@ def document(has_keys: bool) -> dict[str, Any]:
     def content(type_: type) -> dict[str, Any]:
         return {"application/json": {"schema": schemas[type_]}}
 
-    errors = {
-        status: {"description": description, "content": content(p.ErrorResponse)}
-        for status, description in ERRORS.items()
-    }
+    def answered(type_: type, description: str = "The answer.") -> dict[str, Any]:
+        return {"description": description, "content": content(type_)}
+
+    errors = {status: answered(p.ErrorResponse, why) for status, why in ERRORS.items()}
     paths: dict[str, Any] = {}
     for path, (summary, request, answer) in POSTS.items():
-        answer_content = content(answer)
+        responses = {"200": answered(answer), **errors}
         if path.endswith(("completions", "responses")):
-            answer_content["text/event-stream"] = {"schema": {"type": "string"}}
-        paths[path] = {
-            "post": {
-                "summary": summary,
-                "requestBody": {"required": True, "content": content(request)},
-                "responses": {
-                    "200": {"description": "The answer.", "content": answer_content},
-                    **errors,
-                },
-            }
-        }
+            responses["200"]["content"]["text/event-stream"] = {"schema": {"type": "string"}}
+        asked = {"required": True, "content": content(request)}
+        paths[path] = {"post": {"summary": summary, "requestBody": asked, "responses": responses}}
     for path, (summary, answer) in GETS.items():
-        responses = {"200": {"description": "The answer.", "content": content(answer)}}
+        responses = {"200": answered(answer)}
         if path == "/readyz":
-            responses["503"] = {"description": "Not ready.", "content": content(answer)}
+            responses["503"] = answered(answer, "Not ready.")
         if path.startswith("/v1/"):
             responses["401"] = errors["401"]
         paths[path] = {"get": {"summary": summary, "responses": responses}}

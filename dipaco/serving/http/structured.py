@@ -61,14 +61,10 @@ class SchemaCompiler:
                 compile_it = functools.partial(self._grammars.compiled, wanted.text)
                 return await self._threads.run_shared(client, wanted.text, compile_it)
         except TimeoutError as error:
-            raise ApiError(
-                503,
-                f"The JSON schema was not compiled within {COMPILE_SECONDS:.0f} s: it is large, or "
-                "others before it are. Try again later, or make it smaller.",
-                param=wanted.param,
-                code="schema_not_compiled",
-                retry_after_seconds=5,
-            ) from error
+            problem = f"The JSON schema was not compiled within {COMPILE_SECONDS:.0f} s: it is"
+            problem += " large, or others before it are. Try again later, or make it smaller."
+            told = {"code": "schema_not_compiled", "retry_after_seconds": 5}
+            raise ApiError(503, problem, param=wanted.param, **told) from error
         except ImportError as error:
             problem = "This server cannot make structured output: the package `llguidance` is not"
             problem += " installed there. Leave `response_format` out."
