@@ -199,7 +199,7 @@ def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
             service.follower.verify_current()
         with TestClient(make_app(service)) as client:
             on_path_0 = client.post("/v1/completions", json=body | {"path": 0}).json()
-            monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
+            monkeypatch.setattr(PromptRouter, "route", always_path_0)
             answer = client.post("/v1/completions", json=body)
             assert answer.status_code == 200, answer.text
             (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]
@@ -236,7 +236,7 @@ def test_choosing_a_path_again_holds_back_no_other_choice(service, client, monke
 
     body = {"model": "toy", "prompt": [[7, 9, 11], [8, 9, 11]], "temperature": 0}
     body |= {"max_tokens": EVERY + 2, "ignore_eos": True}
-    monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
+    monkeypatch.setattr(PromptRouter, "route", always_path_0)
     monkeypatch.setattr(PromptRouter, "reroute", staticmethod(slow.reroute))
     slow.has_happened = True
     expected = client.post("/v1/completions", json=body).json()["choices"]
@@ -302,7 +302,7 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
         choosing.setattr(service.dispatcher, "rerouters", {})
         choosing.setattr(PromptRouter, "route", no_path)
         assert reroute(service, np.arange(1, 51, dtype=np.int32)) is None
-    monkeypatch.setattr(service.dispatcher, "begin", always_path_0)
+    monkeypatch.setattr(PromptRouter, "route", always_path_0)
     monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: AlwaysPath3()})
     monkeypatch.setattr(PathAdmission, "pinned", pinned)
     answer = client.post("/v1/completions", json=body)
@@ -311,5 +311,5 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
     assert (choice["text"], choice["path"]) == (wanted["text"], 0)
 
 
-def always_path_0(prompt, release, salt=""):
-    return PathChoice(0, tuple(release.paths[0]), None)
+async def always_path_0(router, served, prompt, path, client):
+    return PathChoice(0, tuple(served.release.paths[0]), None)
