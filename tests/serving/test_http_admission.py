@@ -217,14 +217,14 @@ async def _hold(admission, *path):
 
 
 def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
-    may_end, routed, begin = threading.Event(), [], service.dispatcher.begin
+    may_end, routed, begin_all = threading.Event(), [], service.dispatcher.begin_all
 
-    def begin_late(prompt, *args):
-        routed.append(prompt)
+    def begin_late(prompts):
+        routed.extend(prompts)
         assert may_end.wait(60)
-        return begin(prompt, *args)
+        return begin_all(prompts)
 
-    monkeypatch.setattr(service.dispatcher, "begin", begin_late)
+    monkeypatch.setattr(service.dispatcher, "begin_all", begin_late)
 
     async def run():
         async with in_process(service) as http_client:
