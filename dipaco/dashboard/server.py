@@ -96,7 +96,7 @@ class _SweepPages(_Pages):
 
     def __init__(self, watcher: SweepWatcher, keys: list[bytes]):
         super().__init__(watcher, keys)
-        self._runs: dict[Watcher, _RunPages] = {}
+        self._runs: dict[Watcher, Router] = {}
         self.routes.append(Mount("/rows/{row}/{seed}", app=self._run))
 
     async def _run(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -105,8 +105,8 @@ class _SweepPages(_Pages):
             await _problem("This sweep has no such run.", 404)(scope, receive, send)
             return
         if watcher not in self._runs:
-            self._runs[watcher] = _RunPages(watcher, self._keys)
-        await Router(self._runs[watcher].routes)(scope, receive, send)
+            self._runs[watcher] = Router(_RunPages(watcher, self._keys).routes)
+        await self._runs[watcher](scope, receive, send)
 
 
 class _RunPages(_Pages):

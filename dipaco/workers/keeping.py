@@ -23,11 +23,7 @@ from dipaco.schedule.arm import Arm
 from dipaco.store.layout import CONTRIBUTIONS, MODULES, OUTER_STATES, SNAPSHOTS
 from dipaco.topology import ModuleId
 from dipaco.workers.tasks.features import superseded_features
-from dipaco.workers.tasks.prepare import (
-    delete_staged_text,
-    superseded_text,
-    superseded_texts,
-)
+from dipaco.workers.tasks.prepare import delete_staged_text, superseded_text, superseded_texts
 
 KEPT_EVENTS = 1_000_000  # events of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
