@@ -9,6 +9,7 @@ import time
 import jax
 import msgspec
 import numpy as np
+import pytest
 
 from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.config import InnerSettings
@@ -279,12 +280,19 @@ class Group:
     async def step(self):
         number = self.holder.step
         next_batch = batch_of(number + 1) if self.settings.delayed_updates else None
-        outcome = await asyncio.wait_for(
-            self.leader.take_step(
-                batch_of(number), float(RATES[number]), lambda: False, next_batch
-            ),
-            180,
-        )
+        try:
+            async with asyncio.timeout(180):
+                outcome = await self.leader.take_step(
+                    batch_of(number), float(RATES[number]), lambda: False, next_batch
+                )
+        except TimeoutError:
+            members = {
+                name: {**vars(one), "silent_seconds": one.silent_seconds()}
+                for name, one in self.leader.group.members.items()
+            }
+            for task in asyncio.all_tasks():
+                task.print_stack(limit=3)
+            pytest.fail(f"no step: {self.said}, {members}, {vars(self.leader.group.ledger)}")
         self.outcomes.append(outcome)
         self.states.append(jax.device_get(self.holder.state))
         return outcome

@@ -141,7 +141,8 @@ async def test_volunteers_check_each_other_where_the_leader_has_no_time(monkeypa
         assert list(group.leader.group.banned) == [who]
         status = group.leader.status()["checks"]
         assert len(computed) < status["done"] <= status["due"], "most by volunteers"
-        assert not set(computed) & set(range(1, 6)), "the leader computes where two differ"
+        honest = [step for step in computed if step < 6]  # the first sum of each is not lent
+        assert len(honest) <= 4, "the leader computes newcomers' sums, and where two differ"
 
 
 async def test_a_checker_that_lies_locks_no_honest_one_and_is_out(leader_without_time):
