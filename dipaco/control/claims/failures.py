@@ -85,6 +85,7 @@ class Failures:
         """
         database = self._database
         with database.transaction():
+            database.rows("lock_waiting")
             key = {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}
             dropped = database.rows("drop_claim", **key)
             if not dropped:
@@ -99,14 +100,8 @@ class Failures:
                 crashes=int(is_crash),
                 is_lasting=is_lasting,
             )
-        self._wake_tasks_of(claim.task_id)
+            database.change("wake_tasks_of", cause_id=claim.task_id)
         return state == "failed"
-
-    @retried
-    def _wake_tasks_of(self, task_id: int) -> None:
-        with self._database.transaction():
-            self._database.rows("lock_waiting")
-            self._database.change("wake_tasks_of", cause_id=task_id)
 
     def stuck(self) -> list[Failure]:
         """The failed tasks, if the run cannot go on without them; else none."""
