@@ -441,9 +441,30 @@ ENTRY %main (x: f32[8,128,64]) -> f32[8,128,64] {
 """
 
 
+NESTED = """
+%nested (param_0.1: s32[], param_1.1: f32[8,128,64]) -> f32[8,128,64] {
+  %param_0.1 = s32[]{:T(128)S(6)} parameter(0)
+  %param_1.1 = f32[8,128,64]{2,1,0:T(8,128)} parameter(1)
+  %same = f32[8,128,64]{2,1,0:T(8,128)} bitcast(%param_1.1)
+  %inner = f32[1,128,64]{2,1,0:T(8,128)} fusion(%same, %param_0.1), kind=kLoop, calls=%sliced
+  ROOT %updated = f32[8,128,64]{2,1,0:T(8,128)} fusion(%param_0.1, %same, %inner), calls=%update
+}
+%update (param_0.2: s32[], param_1.2: f32[8,128,64], param_2.2: f32[1,128,64]) -> f32[8,128,64] {
+  %param_0.2 = s32[]{:T(128)S(6)} parameter(0)
+  %param_1.2 = f32[8,128,64]{2,1,0:T(8,128)} parameter(1)
+  %param_2.2 = f32[1,128,64]{2,1,0:T(8,128)} parameter(2)
+  ROOT %in_place = f32[8,128,64]{2,1,0:T(8,128)} dynamic-update-slice(%param_1.2, %param_2.2)
+}
+"""
+
+
 def test_a_loop_moves_what_it_slices_at_every_turn_and_nothing_on_the_chip():
     whole, copied, result = 4 * 8 * 128 * 128, 2 * 16, 4 * 8  # 64 columns fill a tile of 128
     assert moved_bytes(PROGRAM) == copied + 8 * whole // 8 + whole + result
+    once = "%part = f32[8,128,64]{2,1,0:T(8,128)} fusion(%turn, %all), kind=kLoop, calls=%nested"
+    part = next(line.strip() for line in PROGRAM.splitlines() if "%part" in line)
+    nested = NESTED + PROGRAM.replace(part, once)
+    assert moved_bytes(nested) == copied + 8 * 2 * whole // 8 + whole + result, "read and written"
 
 
 def configs():

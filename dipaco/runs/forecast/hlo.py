@@ -108,9 +108,9 @@ def _of_operation(computations: dict[str, Computation], here: Computation, op: O
     operands = [sum(here[name].in_memory) for name in op.operands if name in here]
     written = sum(op.in_memory)
     if op.kind == "fusion":
-        inside = computations[op.called["calls"]]
-        operands = [_read(inside, n, whole) for n, whole in enumerate(operands)]
-        written = min(written, _written(inside))
+        inside = op.called["calls"]
+        operands = [_read(computations, inside, n, whole) for n, whole in enumerate(operands)]
+        written = min(written, _written(computations, inside))
     return sum(operands) + written
 
 
@@ -124,37 +124,48 @@ def _turns(computations: dict[str, Computation], condition: str) -> int:
     return max((each for each in constants if each < LARGEST_LOOP), default=1)
 
 
-def _read(inside: Computation, number: int, whole: int) -> int:
-    """Bytes that a fusion reads of an operand: of a sliced one the slices."""
-    is_number = f"{number})"
+def _read(computations: dict[str, Computation], fusion: str, number: int, whole: int) -> int:
+    """Bytes that a fusion reads of an operand: of a sliced one the slices, of an updated one none,
+    also where a fusion inside it slices or updates.
+    """
+    inside, is_number = computations[fusion], f"{number})"
     name = next(
         name
         for name, each in inside.items()
         if each.kind == "parameter" and each.text.startswith(is_number)
     )
-    users = _users(inside, name)
-    if users and all(user.kind in SLICES for user in users):
-        return min(whole, sum(sum(user.results) for user in users))
-    is_updated = all(user.kind == "dynamic-update-slice" for user in users)
-    return 0 if users and is_updated else whole
+    read = 0
+    for user, place in (uses := _uses(inside, name)):
+        if user.kind in SLICES:
+            read += sum(user.results)
+        elif user.kind == "fusion":
+            read += _read(computations, user.called["calls"], place, whole)
+        elif user.kind != "dynamic-update-slice" or place:
+            return whole
+    return min(whole, read) if uses else whole
 
 
-def _users(inside: Computation, name: str) -> list[Operation]:
+def _uses(inside: Computation, name: str) -> list[tuple[Operation, int]]:
+    """Operations that take an array, and as which of their operands."""
     found = []
     for result, each in inside.items():
-        if name in each.operands:
-            found += _users(inside, result) if each.kind == "bitcast" else [each]
+        for place, operand in enumerate(each.operands):
+            if operand == name:
+                found += _uses(inside, result) if each.kind == "bitcast" else [(each, place)]
     return found
 
 
-def _written(inside: Computation) -> int:
+def _written(computations: dict[str, Computation], fusion: str) -> int:
     """Bytes that a fusion writes if all of it is in memory: of an updated array the update."""
+    inside = computations[fusion]
 
     def of(op: Operation) -> int:
         if op.kind == "dynamic-update-slice":
             return sum(inside[op.operands[1]].results)
         if op.kind in ("bitcast", "tuple"):
             return sum(of(inside[name]) for name in op.operands)
+        if op.kind == "fusion":
+            return _written(computations, op.called["calls"])
         return sum(op.results)
 
     return of(next(op for op in inside.values() if op.is_root))
