@@ -330,6 +330,7 @@ def test_a_source_without_a_kind_is_answered_with_what_to_write():
         "['text:one.txt']": "text:one.txt",
         "[text:one.txt]": "text:one.txt",
         "txt:notes": "text:notes",
+        "jsonl": "text:jsonl",
     }.items():
         with pytest.raises(BadSetting) as refused:
             override(CONFIG, [f"data.sources={given}"])

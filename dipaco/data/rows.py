@@ -16,7 +16,7 @@ from dipaco.data.document import PIECE, BadRows, Document
 from dipaco.data.errors import BadRecord, MissingColumn, half_in_words
 from dipaco.data.slices import FilePart
 from dipaco.data.source_url import SourceUrl
-from dipaco.data.text_files import BLOCK_BYTES, open_file
+from dipaco.data.text_files import BLOCK_BYTES, MOST_NAMED, open_file
 from dipaco.errors import BadSource, DipacoError, needs_extra, one_line
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def _value(values: Mapping[str, Any], column: str, option: str) -> Any:
 
 
 def _missing(names: Sequence[str], column: str, option: str) -> BadRow:
-    found = ", ".join(f"`{name}`" for name in names) or "none"
+    found = ", ".join(f"`{name}`" for name in names[:MOST_NAMED]) or "none"
+    found += f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
     problem = f"no column `{column}`; it has {found}"
     return BadRow(problem, MissingColumn, option=option)
 
@@ -277,10 +278,13 @@ def _value_of(column: str, scalar: "pyarrow.Scalar") -> Any:
 
 
 def hub_rows(source: SourceUrl, columns: Columns) -> Iterator[SourceRow]:
+    name, _, config = source.place.partition("#")
+    if not name:
+        advice = "Write for example `hf:roneneldan/TinyStories`."
+        raise BadSource(source=source.url, problem="it names no data set.", advice=advice)
     with needs_extra("datasets", package="datasets", feature=source.url):
         import datasets
 
-    name, _, config = source.place.partition("#")
     number = 0
     try:
         rows = datasets.load_dataset(

@@ -56,7 +56,8 @@ def check_kind(url: str) -> None:
     if colon and kind in KINDS:
         return
     bare = url.strip("[]'\" ")
-    meant = bare if bare.partition(":")[0] in KINDS else f"text:{rest or bare}"
+    meant = bare if bare.startswith(tuple(f"{kind}:" for kind in KINDS)) else ""
+    meant = meant or f"text:{rest or bare or 'notes'}"
     kinds = ", ".join(f"{each}:" for each in KINDS)
     raise BadSetting(
         name="data.sources",
@@ -79,25 +80,23 @@ def files_of(source: SourceUrl) -> list[Path]:
     place = os.path.expanduser(source.place)
     suffixes = SUFFIXES[source.kind]
     # A name that is also a pattern is the name: `notes [1].txt`.
-    if Path(place).is_dir():
+    if os.path.isdir(place):
         names = _below(place, suffixes)
-    elif Path(place).is_file():
+    elif os.path.isfile(place):
         names = [place]
     else:
         names = _matches(place)
-    if files := [Path(name) for name in sorted(names) if Path(name).is_file()]:
+    if files := [Path(name) for name in sorted(names) if os.path.isfile(name)]:
         return files
-    if Path(place).is_dir():
+    if os.path.isdir(place):
         raise BadSource(
             source=source.url,
             problem=f"the folder `{place}` has no file that ends with {' or '.join(suffixes)}.",
             advice=f"Name others by their ending, as `{source.kind}:{place.rstrip('/')}/**/*.md`.",
         )
-    raise BadSource(
-        source=source.url,
-        problem=f"no file matches `{place}` (seen from {Path.cwd()}).",
-        advice="Check the path.",
-    )
+    problem = f"what `{place}` names is no file" if names else f"no file matches `{place}`"
+    problem = f"{problem} (seen from {Path.cwd()})."
+    raise BadSource(source=source.url, problem=problem, advice="Check the path.")
 
 
 def sources_of(place: str) -> list[str]:

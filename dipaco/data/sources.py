@@ -60,7 +60,7 @@ def open_source(
     parts = [FilePart(file) for file in files] if part is None else list(part.files)
     whole = [each.file for each in parts]
     bad_rows = BadRows(are_skipped=skip_bad_rows)
-    text, domain, group = map(source.options.get, ("text", "domain", "group"))
+    text, domain, group = (source.options.get(name) or None for name in Columns._fields)
     columns = Columns(text or "text", domain, group)
     match source.kind:
         case "packages":
@@ -133,8 +133,10 @@ def _allow(source: SourceUrl, options: tuple[str, ...]) -> None:
 
 def _whole(source: SourceUrl, option: str) -> int:
     try:
-        return int(source.options[option])
+        if (number := int(source.options[option])) > 0 or option == "seed":
+            return number
     except ValueError:
-        advice = f"Write for example `?{option}=4`."
-        problem = f"`{option}` must be a whole number."
-        raise BadSource(source=source.url, problem=problem, advice=advice) from None
+        pass
+    advice = f"Write for example `?{option}=4`."
+    problem = f"`{option}` must be a whole number, 1 or more."
+    raise BadSource(source=source.url, problem=problem, advice=advice)

@@ -16,7 +16,7 @@ from dipaco.data.errors import BinaryText, BinaryTexts
 from dipaco.errors import BadSource
 
 BLOCK_BYTES = 1 << 20
-MOST_NAMED = 20  # files in an error
+MOST_NAMED = 20  # files or columns in an error
 OPENERS: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
 
 

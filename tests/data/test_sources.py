@@ -190,6 +190,17 @@ def test_a_missing_column_says_which_there_are(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "x"}\n\n{"body": "x"}\n')
     with pytest.raises(MissingColumn, match="line 3: no column `text`; it has `body`"):
         documents(f"jsonl:{tmp_path}/a.jsonl")
+    (tmp_path / "b.jsonl").write_text(json.dumps(dict.fromkeys(map(str, range(3000)))))
+    with pytest.raises(MissingColumn, match=r"it has `0`, .*`19` and 2,980 more") as error:
+        documents(f"jsonl:{tmp_path}/b.jsonl")
+    assert len(str(error.value)) < 500
+
+
+def test_an_option_without_a_value_is_none(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"text": "x"}\n')
+    for kind, options in (("jsonl", "text=&domain=&group="), ("text", "domain=&group=")):
+        found = documents(f"{kind}:{tmp_path}/a.jsonl?{options}")
+        assert found == documents(f"{kind}:{tmp_path}/a.jsonl")
 
 
 def test_parquet_is_read_by_column_and_a_cut_file_is_refused(pyarrow, tmp_path):
@@ -328,7 +339,13 @@ def test_files_that_are_no_text_are_left_out_and_counted(tmp_path):
         ("text:/no/such/*.txt", "no file matches"),
         ("toy:?cluster=3", "`cluster` is not an option"),
         ("toy:?clusters=three", "must be a whole number"),
+        ("toy:?clusters=0", "must be a whole number, 1 or more"),
+        ("toy:?documents=-1", "must be a whole number, 1 or more"),
+        (f"text:{'a' * 300}", "no file matches"),
+        ("jsonl:/dev/null", "what `/dev/null` names is no file"),
+        ("hf:", "names no data set"),
     ],
+    ids=lambda text: text[:40],
 )
 def test_a_wrong_source_is_a_sentence(url, expected):
     with pytest.raises(BadSource, match=expected):
