@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 
 from dipaco.data.config import EdgeNames
 from dipaco.serving.errors import BadChatTemplate
+from dipaco.serving.http import chat_template
 from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
 from tests.support.serving_rig import error_of
@@ -105,10 +106,20 @@ def test_a_value_that_asks_for_nothing_is_accepted(chat_client, change):
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
         ("{{ '\\ud800' }}", "surrogates"),
         ("{{ messages[7].content }}", "no element 7"),
+        ("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "0.2 s"),
+        (
+            "{% macro f(n) %}{% if n %}{{ f(n-1) ~ f(n-1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+            "0.2 s",
+        ),
+        ("{% set n = messages | length + 8 %}{{ n ** n ** n ** n }}", "larger than"),
+        ("{{ messages[0].content * 9999 * 9999 }}", "larger than"),
         ("{{ raise_exception('two\\nlines.') }}", "these messages: two lines."),
     ],
 )
-def test_a_template_that_fails_gives_an_error_message(service, tmp_path, template, problem):
+def test_a_template_that_fails_gives_an_error_message(
+    service, tmp_path, monkeypatch, template, problem
+):
+    monkeypatch.setattr(chat_template, "MOST_SECONDS", 0.2)
     (tmp_path / "odd.jinja").write_text(template)
     chat = ChatTemplate(tmp_path / "odd.jinja", service.tokenizer.file)
     with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:

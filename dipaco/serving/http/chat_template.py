@@ -1,16 +1,18 @@
 """Messages -> a prompt, by the Jinja template that came with the tokenizer.
 
 A template is a file (`chat_template.jinja`) or a field of `tokenizer_config.json`, which also says
-which token ends a message. Templates are untrusted programs: they run in Jinja's sandbox. They find
-there what `transformers` gives them (`break` and `continue`, `generation` blocks, `strftime_now`,
-its own `tojson`, the special tokens that have a name, also an `image_token`, and `tools` and
-`documents`, which are None). As there, special tokens spelled out in the rendered text become
-special tokens.
+which token ends a message. Templates are untrusted programs: they run in Jinja's sandbox, and for
+a limited time, since no thread can be stopped. They find there what `transformers` gives them
+(`break` and `continue`, `generation` blocks, `strftime_now`, its own `tojson`, the special tokens
+that have a name, also an `image_token`, and `tools` and `documents`, which are None). As there,
+special tokens spelled out in the rendered text become special tokens.
 """
 
 import datetime
+import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
     import jinja2.parser
 
 NO_EDGES = EdgeNames()
+CHECK = "dipaco_check_time"  # a function that each turn of a loop calls
+MOST_SECONDS = 2.0  # processor time for one conversation
+MOST_TIMES = 1_000_000  # a text or a number is made no larger by one `*` or `**`
 FILES = ("chat_template.jinja", "tokenizer_config.json")  # beside a tokenizer.json, in this order
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 
@@ -79,8 +84,18 @@ class ChatTemplate:
             extensions=["jinja2.ext.loopcontrols", generation_blocks()],
         )
         environment.filters["tojson"] = _to_json
+        environment.intercepted_binops = frozenset({"*", "**"})
+        for sign in environment.intercepted_binops:
+            operator = environment.binop_table[sign]
+            environment.binop_table[sign] = functools.partial(_bounded, operator)
         try:
-            self._template = environment.from_string(self._source())
+            tree = environment.parse(self._source())
+            for loop in tree.find_all((jinja2.nodes.For, jinja2.nodes.Macro)):
+                name = jinja2.nodes.Name(CHECK, "load")
+                call = jinja2.nodes.Call(name, [], [], None, None)
+                loop.body.insert(0, jinja2.nodes.ExprStmt(call, lineno=loop.lineno))
+            tree.set_environment(environment)
+            self._template = environment.from_string(tree)
         except BadChatTemplate:
             raise
         except Exception as error:  # Python itself may refuse what Jinja made of it
@@ -106,6 +121,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 raise_exception=_raise,
                 strftime_now=_strftime_now,
+                **{CHECK: _time_check()},
                 **self._special,
             )
             text.encode()  # a lone surrogate cannot be encoded
@@ -185,6 +201,24 @@ def generation_blocks() -> "type[jinja2.ext.Extension]":
             return jinja2.nodes.Scope(body, lineno=line)
 
     return GenerationBlocks
+
+
+def _time_check() -> Callable[[], None]:
+    """A function for each turn of a loop. It raises once the thread has worked for too long."""
+    end = time.thread_time() + MOST_SECONDS
+
+    def check() -> None:
+        if time.thread_time() > end:
+            raise TimeoutError(f"it takes more than {MOST_SECONDS:g} s")
+
+    return check
+
+
+def _bounded(operator: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    sizes = [side if isinstance(side, (int, float)) else len(side) for side in (left, right)]
+    if abs(sizes[0] * sizes[1]) > MOST_TIMES:
+        raise OverflowError(f"it makes something larger than {MOST_TIMES:,}")
+    return operator(left, right)
 
 
 def _strftime_now(how: str) -> str:
