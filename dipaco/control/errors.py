@@ -36,7 +36,7 @@ class DatabaseRefuses(MachineFault):
 
 
 class DatabaseUnreachable(MachineFault):
-    """The database {place} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe; start the same command again when it is back."""
+    """The database {place} could not be reached for {seconds:.0f} s: {problem}. What was recorded is safe. Check its URL, and start the same command again when it is back."""
 
 
 class BadName(DipacoError):

@@ -112,6 +112,7 @@ def test_a_body_that_is_not_a_request_is_refused(client, where, body):
         {"stop": ""},
         {"stop": ["", ""]},
         {"stream_options": {"include_usage": False}},
+        {"prompt_cache_retention": "in-memory"},
     ],
     ids=str,
 )
@@ -120,6 +121,25 @@ def test_a_value_that_asks_for_nothing_is_accepted(client, change):
     answer = client.post("/v1/completions", json=GOOD | {"temperature": 0} | change)
     assert answer.status_code == 200, answer.text
     assert answer.json()["choices"] == plain.json()["choices"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"reasoning": {}, "include": [], "tools": [], "max_tool_calls": None},
+        {"reasoning": {"effort": None, "summary": None}, "text": {}},
+        {"reasoning": {"effort": "none"}, "prompt": None, "context_management": None},
+        {"background": False, "store": False, "truncation": "disabled", "instructions": ""},
+    ],
+    ids=str,
+)
+def test_a_response_may_have_values_that_ask_for_nothing(client, change):
+    body = {"model": "toy", "input": "ji", "temperature": 0, "max_output_tokens": 2}
+    plain, answer = (client.post("/v1/responses", json=body | more) for more in ({}, change))
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["output"][0]["content"] == plain.json()["output"][0]["content"]
+    wrong = {"reasoning": {"effort": "high"}}
+    error_of(client.post("/v1/responses", json=body | wrong), 400, "reasoning.effort")
 
 
 def test_a_body_may_be_compressed_and_may_begin_with_a_byte_order_mark(service, client):

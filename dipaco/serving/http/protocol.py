@@ -97,6 +97,7 @@ class CommonRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     service_tier: Literal["auto", "default"] | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
     # A field of vLLM's: a text begins from the cache only after texts of this API key and salt.
     cache_salt: Annotated[str, Meta(max_length=1000)] | None = None
     presence_penalty: Penalty | None = None  # 0 = off. Counts the tokens that are made

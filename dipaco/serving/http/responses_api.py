@@ -37,6 +37,14 @@ class TextOptions(Struct, kw_only=True, forbid_unknown_fields=True):
     verbosity: Literal["medium"] | None = None
 
 
+class Reasoning(Struct, kw_only=True, forbid_unknown_fields=True):
+    """No model here reasons apart from its answer."""
+
+    effort: Literal["none"] | None = None
+    summary: None = None
+    generate_summary: None = None
+
+
 class ResponsesRequest(p.CommonRequest, kw_only=True):
     """POST /v1/responses."""
 
@@ -49,7 +57,10 @@ class ResponsesRequest(p.CommonRequest, kw_only=True):
     parallel_tool_calls: bool | None = None
     truncation: Literal["disabled"] | None = None
     top_logprobs: Literal[0] | None = None
-    reasoning: None = None
+    reasoning: Reasoning | None = None
+    max_tool_calls: int | None = None  # There are no tools.
+    prompt: None = None
+    context_management: None = None
     include: list[Literal["reasoning.encrypted_content"]] | None = None  # there is none
     # Refused, as nothing is kept.
     previous_response_id: Any = None
