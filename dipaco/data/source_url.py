@@ -114,7 +114,7 @@ def sources_of(place: str) -> list[str]:
         names = _below(place, ALL_SUFFIXES)
         expected = f"The folder may hold files that end with {', '.join(ALL_SUFFIXES)}."
     elif os.path.exists(place):
-        names, expected = [place], ""
+        names, expected = [place], "What has this name is a pipe or a device."
     else:
         names = _matches(place)
         expected = "Check the name."

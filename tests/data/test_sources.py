@@ -379,6 +379,11 @@ def test_a_folder_is_read_once_however_many_links_lead_to_it(tmp_path, place):
         assert names == ["b/c/two.txt", "b/far/d/three.txt", "b/one.txt"]
 
 
+def test_what_is_no_file_is_said_to_be_none():
+    with pytest.raises(BadSource, match="What has this name is a pipe or a device"):
+        sources_of("/dev/null")
+
+
 @pytest.mark.parametrize("url", ["text:", "jsonl:?text=body"])
 def test_a_source_without_a_place_is_not_the_whole_disk(url):
     with pytest.raises(BadSource, match="names no file or folder"):
