@@ -17,7 +17,7 @@ from jax.sharding import NamedSharding
 from dipaco.model.cache import write
 from dipaco.model.config import ModelConfig
 from dipaco.model.kernels import attention_kernel, result_dtype
-from dipaco.model.layers import declare, dense, rms_norm, rotate, rotate_whole
+from dipaco.model.layers import declare, dense, rms_norm, rotate
 from dipaco.model.spec import ParamSpec
 
 # Blocks of 64 queries were slower than no blocks at all (CPU, 256 tokens).
@@ -60,8 +60,7 @@ class Attention(nn.Module):
             q_BTHK = rms_norm(q_BTHK, params["query_norm"], config.norm_epsilon)
             k_BTGK = rms_norm(k_BTGK, params["key_norm"], config.norm_epsilon)
         kernel = "plain" if cache is not None else attention_kernel(config, x_BTD.shape[1])
-        turned = rotate_whole if kernel == "splash" else rotate
-        q_BTHK, k_BTGK = turned(q_BTHK, rotary), turned(k_BTGK, rotary)
+        q_BTHK, k_BTGK = rotate(q_BTHK, rotary), rotate(k_BTGK, rotary)
 
         k_BGSK, v_BGSK = k_BTGK.swapaxes(1, 2), v_BTGK.swapaxes(1, 2)
         if kernel == "cudnn":

@@ -102,20 +102,6 @@ def rotate(x_BTHK: jax.Array, rotary: jax.Array) -> jax.Array:
     return jnp.concatenate(rotated, axis=-1)
 
 
-def rotate_whole(x_BTHK: jax.Array, rotary: jax.Array) -> jax.Array:
-    """`rotate` for TPUs, where half a head fills a quarter of the 128 values that are moved
-    together. A product with ones and minus ones exchanges the halves instead.
-    """
-    cosine, sine = jnp.concatenate([rotary, rotary], axis=-1)[:, :, :, None, :]
-    one = jnp.eye(x_BTHK.shape[-1] // 2, dtype=x_BTHK.dtype)
-    exchange_KJ = jnp.block([[0 * one, one], [-one, 0 * one]])
-    exact = lax.Precision.HIGHEST
-    exchanged_BTHK = jnp.matmul(
-        x_BTHK, exchange_KJ, precision=exact, preferred_element_type=jnp.float32
-    )
-    return x_BTHK * cosine + exchanged_BTHK * sine
-
-
 class FeedForward(nn.Module):
     """Norm, then down(silu(gate x) * up x): SwiGLU (arXiv 2002.05202)."""
 

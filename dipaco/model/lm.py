@@ -28,6 +28,7 @@ from dipaco.model.loss import (
 from dipaco.model.spec import Parts, Tree, describe
 
 PIECE_BYTES = 512 << 20  # Logits of so many bytes are scored at once.
+PIECE_TOKENS = 2048  # The values of a block for so many tokens stay on a TPU's chip.
 
 
 def forward(
@@ -173,14 +174,23 @@ def _through_blocks(
     embed = _replicated(rows_sharding, parts["embed"])
     x_BTD = _constrained(rows_sharding, _apply(Embed(specs["embed"], config), embed, tokens_BT))
     after = {}
-    has_kernel = rematerialise and attention_kernel(config, tokens_BT.shape[1]) == "splash"
-    again = _rematerialised_but_attention if has_kernel else _rematerialised
-    for layer, name in enumerate(block_names(config)):
+    names = block_names(config)
+    if rematerialise and attention_kernel(config, tokens_BT.shape[1]) == "splash":
+        block = functools.partial(_apply, Block(specs[names[0]], config, 0, rows_sharding))
+        params = jax.tree.map(lambda *leaves: jnp.stack(leaves), *(parts[each] for each in names))
+        inputs = rotary, positions, seen
+
+        def through(x_BTD, params):
+            x_BTD = _rematerialised_in_pieces(rows_sharding, block, params, x_BTD, inputs)
+            return _constrained(rows_sharding, x_BTD), None
+
+        return lax.scan(through, x_BTD, params)[0], None  # compiled once for all blocks
+    for layer, name in enumerate(names):
         block_cache = None if cache is None else cache[name]
         block = functools.partial(_apply, Block(specs[name], config, layer, rows_sharding))
         inputs = (rotary, positions, seen, block_cache)
         if rematerialise:
-            x_BTD = again(block, parts[name], x_BTD, inputs)
+            x_BTD = _rematerialised(block, parts[name], x_BTD, inputs)
         else:
             x_BTD, after[name] = block(parts[name], x_BTD, *inputs)
         x_BTD = _constrained(rows_sharding, x_BTD)
@@ -212,28 +222,40 @@ def _rematerialised_backward(block, saved, gradient_BTD):
 _rematerialised.defvjp(_rematerialised_forward, _rematerialised_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _rematerialised_but_attention(block, params, x_BTD, inputs):
-    """`_rematerialised` where attention runs in a kernel, whose values and results are kept too.
-    Queries, keys, output, gate and up are computed again: a sixth more work for the paper's path.
+def _rematerialised_in_pieces(rows_sharding, block, params, x_BTD, inputs):
+    """`_rematerialised` for TPUs, through a few rows of a device at a time, whose values stay on
+    the chip. Attention's values and results are kept too. Queries, keys, output, gate and up are
+    computed again: a sixth more work for the paper's path.
     """
-    return block(params, x_BTD, *inputs)[0]
 
+    def of_piece(params, x_RTD, rotary, positions, segments):
+        # Behind barriers each piece is read once, and not by every operation that takes it.
+        x_RTD = lax.optimization_barrier(x_RTD)
+        seen = Seen(_allowed(segments.shape[1], segments, positions, None), segments)
+        inputs = rotary.swapaxes(0, 1), positions, seen, None
+        return lax.optimization_barrier(block(params, x_RTD, *inputs)[0])
 
-def _rematerialised_but_attention_forward(block, params, x_BTD, inputs):
     policy = jax.checkpoint_policies.save_only_these_names(KEPT)
-    kept = jax.checkpoint(lambda params, x: block(params, x, *inputs)[0], policy=policy)
-    # Without the barrier XLA cuts the kernel's sums out of 128 times as much when it needs them.
-    return lax.optimization_barrier(jax.vjp(kept, params, x_BTD))
+    again = jax.checkpoint(of_piece, policy=policy, prevent_cse=False)
 
+    def of_device(params, x_BTD, *others):
+        batch, length, _ = x_BTD.shape
+        rows = max(n for n in _divisors(batch) if n == 1 or n * length <= PIECE_TOKENS)
+        pieces = (leaf.reshape(-1, rows, *leaf.shape[1:]) for leaf in (x_BTD, *others))
+        return lax.map(lambda piece: again(params, *piece), tuple(pieces)).reshape(x_BTD.shape)
 
-def _rematerialised_but_attention_backward(block, pull_back, gradient_BTD):
-    return *pull_back(gradient_BTD), None
-
-
-_rematerialised_but_attention.defvjp(
-    _rematerialised_but_attention_forward, _rematerialised_but_attention_backward
-)
+    if rows_sharding is not None:
+        mesh, place = rows_sharding.mesh, rows_sharding.spec
+        of_device = jax.shard_map(
+            of_device,
+            mesh=mesh,
+            in_specs=(jax.sharding.PartitionSpec(), place, place, place, place),
+            out_specs=place,
+            axis_names=set(mesh.axis_names) - {"tensor"},
+            check_vma=False,  # a kernel does not say along which axes its result differs
+        )
+    rotary, positions, seen = inputs
+    return of_device(params, x_BTD, rotary.swapaxes(0, 1), positions, seen.segments_BT)
 
 
 def _normed(config, parts, x_BTD):

@@ -1,6 +1,5 @@
 """Causal attention within segments in a kernel for TPUs: JAX's splash attention."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -14,7 +13,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from dipaco.model.kernels import KEPT
 
 LANES = 128  # the kernel takes lengths that are multiples of it
-LARGEST_BLOCK = 512
+LARGEST_BLOCK, MOST_KEYS = 512, 1024  # keys of which the gradient is computed at once
+SEQ_MINOR = splash.QKVLayout.SEQ_MINOR  # heads of 64 values would be filled up to 128
 
 
 def attend_on_tpu(
@@ -55,12 +55,16 @@ def attend_on_tpu(
     if rows_sharding is not None:
         mesh, (rows,) = rows_sharding.mesh, rows_sharding.spec
         divides = k_BTGK.shape[2] % mesh.shape["tensor"] == 0
+        around = jax.sharding.get_abstract_mesh()
+        if divided := set(around.manual_axes):  # a piece of rows of one device
+            mesh, rows = around, None
         place = PartitionSpec(rows, "tensor" if divides else None)
         of_device = jax.shard_map(
             of_device,
             mesh=mesh,
             in_specs=(place, place, place, PartitionSpec(rows)),
             out_specs=place,
+            axis_names=set(mesh.axis_names) - divided,
             check_vma=False,  # a kernel does not say along which axes its result differs
         )
     y_BHTK = of_device(*heads, segments_BT)
@@ -68,21 +72,31 @@ def attend_on_tpu(
     return y_BTHK.astype(jnp.float32).reshape(batch, length, num_heads * size)
 
 
-def unmasked_blocks(length: int) -> float:
+def unmasked_blocks(length: int, is_gradient: bool) -> float:
     """The share of its blocks that the kernel computes, by its own list: the mask leaves out the
-    others. Backward it has blocks of the same size.
+    others.
     """
-    listed = _splash_kernel(1, length, is_interpreted=False).fwd_mask_info.block_mask
-    return float(np.mean(np.asarray(listed) > 0))
+    kernel = _splash_kernel(1, length, is_interpreted=False)
+    listed = kernel.dkv_mask_info if is_gradient else kernel.fwd_mask_info
+    return float(np.mean(np.asarray(listed.block_mask) > 0))
 
 
 def _splash_kernel(num_heads: int, length: int, is_interpreted: bool) -> Any:
     block = next(block for block in range(LARGEST_BLOCK, 0, -LANES) if length % block == 0)
-    names = [field.name for field in dataclasses.fields(splash.BlockSizes)]
-    sizes: Any = {name: block for name in names if name.startswith("block_")}
+    keys = max(n for n in range(block, max(MOST_KEYS, block) + 1, block) if length % n == 0)
     return splash.make_splash_mha_single_device(
         masks.MultiHeadMask([masks.CausalMask((length, length))] * num_heads),
-        block_sizes=splash.BlockSizes(**sizes),
+        block_sizes=splash.BlockSizes(
+            block_q=block,
+            block_kv=block,
+            block_q_dkv=block,
+            block_kv_dkv=keys,
+            block_kv_dkv_compute=block,
+            use_fused_bwd_kernel=True,
+            q_layout=SEQ_MINOR,
+            k_layout=SEQ_MINOR,
+            v_layout=SEQ_MINOR,
+        ),
         residual_checkpoint_name=KEPT,
         interpret=is_interpreted,
     )

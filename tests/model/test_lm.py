@@ -10,7 +10,9 @@ import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
 from dipaco.model import attention, layers, lm, loss, splash
+from dipaco.model.config import MeshConfig
 from dipaco.model.lm import hidden_states, training_loss
+from dipaco.model.sharding import batch_sharding, make_mesh
 from tests.model.conftest import GROUPED, TIED, TINY, lively
 
 forward = jax.jit(lm.forward, static_argnums=0)
@@ -144,28 +146,33 @@ def _summed(parts, config, tokens_BT, **saving):
 
 
 def test_a_rematerialised_block_computes_attention_in_a_kernel_once(monkeypatch, tokens_BT):
-    """Three kernels: forward, and two of the gradient. Gradients are those of the plain
-    step, and of attention without a kernel.
+    """Two kernels: forward, and of the gradient. Gradients are those of the plain step, and of
+    attention without a kernel, also on a mesh. Three rows on a device are no multiple of a piece.
     """
     interpreted = functools.partial(splash.attend_on_tpu, is_interpreted=True)
     monkeypatch.setattr(splash, "attend_on_tpu", interpreted)
-    changes = {"compute_dtype": "bfloat16", "attention_kernel": "splash", "num_layers": 1}
+    changes = {"compute_dtype": "bfloat16", "attention_kernel": "splash", "num_layers": 2}
     config = dataclasses.replace(GROUPED, **changes)
-    parts, ones = lively(config), np.ones_like(tokens_BT)
-    positions = np.broadcast_to(np.arange(ones.shape[1]), ones.shape)
+    parts, tokens_BT = lively(config), np.concatenate([tokens_BT, tokens_BT[:, ::-1]])
+    monkeypatch.setattr(lm, "PIECE_TOKENS", 2 * tokens_BT.shape[1])
+    segments = np.sort(tokens_BT % 3, axis=1)
+    positions = np.broadcast_to(np.arange(segments.shape[1]), segments.shape)
 
-    def gradient(config, again):
+    def gradient(config, again, sharding=None):
         def total(parts):
-            rows = tokens_BT, ones, positions
-            return training_loss(config, parts, *rows, rematerialise=again)[0]
+            rows = tokens_BT, segments, positions
+            saving = {"rematerialise": again, "rows_sharding": sharding}
+            return training_loss(config, parts, *rows, **saving)[0]
 
         return jax.jit(jax.grad(total)).trace(parts)
 
     traced = gradient(config, True)
     needed, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * len(traced.jaxpr.out_avals))
-    assert str(needed).count("pallas_call[") == 3
+    assert str(needed).count("pallas_call[") == 2
     plain = dataclasses.replace(config, attention_kernel="plain")
-    for each, tolerance in ((gradient(config, False), 0.01), (gradient(plain, False), 0.1)):
+    mesh = batch_sharding(make_mesh(MeshConfig(data=2, tensor=2)))
+    others = (gradient(config, False), 0.01), (gradient(plain, False), 0.1)
+    for each, tolerance in (*others, (gradient(config, True, mesh), 0.01)):
         got, wanted = (
             np.concatenate(
                 [np.ravel(leaf) for leaf in jax.tree.leaves(one.lower().compile()(parts))]

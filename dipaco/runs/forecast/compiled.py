@@ -257,7 +257,7 @@ def flops_of(jaxpr: Any) -> float:
         elif equation.primitive.name == "pallas_call":
             times = math.prod(params["grid_mapping"].grid) * _unmasked(equation)
         elif equation.primitive.name == "shard_map":
-            times = params["mesh"].size
+            times = math.prod(params["mesh"].shape[axis] for axis in params["newly_manual_axes"])
         total += times * sum(map(flops_of, jaxprs_in_params(params)))
     return total
 
@@ -269,4 +269,4 @@ def _unmasked(kernel: Any) -> float:
     from dipaco.model.splash import unmasked_blocks
 
     queries = kernel.invars[kernel.params["grid_mapping"].num_index_operands]
-    return unmasked_blocks(queries.aval.shape[-2])
+    return unmasked_blocks(queries.aval.shape[-1], "dkv" in kernel.params["name"])
