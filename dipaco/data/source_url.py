@@ -52,12 +52,10 @@ def check_kind(url: str) -> None:
     """Raises `BadSetting`: it begins with no kind of source. Says what a person may have meant: in
     a list as Python or a shell leaves it, the quotes and brackets are not meant.
     """
-    kind, colon, rest = url.partition(":")
-    if colon and kind in KINDS:
+    if _has_kind(url):
         return
-    bare = url.strip("[]'\" ")
-    meant = bare if bare.startswith(tuple(f"{kind}:" for kind in KINDS)) else ""
-    meant = meant or f"text:{rest or bare or 'notes'}"
+    bare, rest = url.strip("[]'\" "), url.partition(":")[2]
+    meant = bare if _has_kind(bare) else f"text:{rest or bare or 'notes'}"
     kinds = ", ".join(f"{each}:" for each in KINDS)
     raise BadSetting(
         name="data.sources",
@@ -65,6 +63,11 @@ def check_kind(url: str) -> None:
         expected=f"sources that begin with {kinds}; several are separated by commas",
         hint=f" Write for example `--set data.sources={shlex.quote(meant)}`.",
     )
+
+
+def _has_kind(url: str) -> bool:
+    kind, colon, _ = url.partition(":")
+    return bool(colon) and kind in KINDS
 
 
 def files_of(source: SourceUrl) -> list[Path]:

@@ -114,7 +114,7 @@ def log_likelihoods(
     """
     batch, length = tokens_BT.shape
     row_bytes = 4 * length * config.vocab_size
-    rows = max(n for n in _divisors(batch) if n == 1 or n * row_bytes <= PIECE_BYTES)
+    rows = _rows_at_once(batch, row_bytes, PIECE_BYTES)
     chunks = min(n for n in _divisors(length) if n == length or rows * row_bytes <= n * PIECE_BYTES)
 
     def of_rows(piece: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -128,6 +128,11 @@ def log_likelihoods(
         return of_rows((tokens_BT, segments_BT))
     pieces = (each.reshape(-1, rows, length) for each in (tokens_BT, segments_BT))
     return lax.map(of_rows, tuple(pieces)).reshape(batch, length)
+
+
+def _rows_at_once(batch: int, of_row: int, limit: int) -> int:
+    """The most rows that divide a batch and are together within the limit, or one."""
+    return max(n for n in _divisors(batch) if n == 1 or n * of_row <= limit)
 
 
 def _divisors(number: int) -> list[int]:
@@ -240,7 +245,7 @@ def _rematerialised_in_pieces(rows_sharding, block, params, x_BTD, inputs):
 
     def of_device(params, x_BTD, *others):
         batch, length, _ = x_BTD.shape
-        rows = max(n for n in _divisors(batch) if n == 1 or n * length <= PIECE_TOKENS)
+        rows = _rows_at_once(batch, length, PIECE_TOKENS)
         pieces = (leaf.reshape(-1, rows, *leaf.shape[1:]) for leaf in (x_BTD, *others))
         return lax.map(lambda piece: again(params, *piece), tuple(pieces)).reshape(x_BTD.shape)
 
