@@ -1,6 +1,15 @@
-"""A number with its noun, as people say it."""
+"""Numbers with their nouns and lists of names, as people say them."""
+
+from collections.abc import Iterable
 
 
 def counted(number: int, noun: str) -> str:
     """`1 document`, `2 documents`, `1,200 documents`, for nouns whose plural ends in s."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
+    """The first names, and how many more there are: `a, b and 3 more`."""
+    words = list(map(str, names))
+    hidden = len(words) - most
+    return separator.join(words[:most]) + (f" and {hidden:,} more" if hidden > 0 else "")

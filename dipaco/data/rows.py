@@ -18,6 +18,7 @@ from dipaco.data.slices import FilePart
 from dipaco.data.source_url import SourceUrl
 from dipaco.data.text_files import BLOCK_BYTES, MOST_NAMED, open_file
 from dipaco.errors import BadSource, DipacoError, needs_extra, one_line
+from dipaco.plural import listed
 
 if TYPE_CHECKING:
     import pyarrow
@@ -131,8 +132,7 @@ def _value(values: Mapping[str, Any], column: str, option: str) -> Any:
 
 
 def _missing(names: Sequence[str], column: str, option: str) -> BadRow:
-    found = ", ".join(f"`{name}`" for name in names[:MOST_NAMED]) or "none"
-    found += f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else ""
+    found = listed((f"`{name}`" for name in names), MOST_NAMED) or "none"
     problem = f"no column `{column}`; it has {found}"
     return BadRow(problem, MissingColumn, option=option)
 

@@ -14,6 +14,7 @@ from typing import Any, BinaryIO, cast
 from dipaco.data.document import PIECE, BadRows, Document, last_end
 from dipaco.data.errors import BinaryText, BinaryTexts
 from dipaco.errors import BadSource
+from dipaco.plural import listed
 
 BLOCK_BYTES = 1 << 20
 MOST_NAMED = 20  # files or columns in an error
@@ -60,13 +61,11 @@ def _text_blocks(file: Path, others: Sequence[Path] = ()) -> Iterator[str]:
         problems = [error, *filter(None, map(_problem_of, others))]
         if len(problems) == 1:
             raise
-        named = [
+        named = (
             f"{each.values['file']} ({each.values['problem']} at byte {each.values['offset']})"
-            for each in problems[:MOST_NAMED]
-        ]
-        if more := len(problems) - len(named):
-            named.append(f"and {more:,} more")
-        raise BinaryTexts(count=len(problems), files=", ".join(named)) from None
+            for each in problems
+        )
+        raise BinaryTexts(count=len(problems), files=listed(named, MOST_NAMED)) from None
 
 
 def _problem_of(file: Path) -> BinaryText | None:

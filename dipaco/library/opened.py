@@ -22,7 +22,7 @@ from dipaco.library.errors import (
 )
 from dipaco.library.report import Comparison, OpenedSweep, Picture, RunReport
 from dipaco.model.config import num_parameters, part_parameters
-from dipaco.plural import counted
+from dipaco.plural import counted, listed
 from dipaco.runs.opening import difference, open_run
 from dipaco.runs.reading.releases import check_arm, check_path, find_release
 from dipaco.runs.rules import phrase
@@ -183,8 +183,7 @@ class OpenedRun:
         held = {release.paths[p][module]: p for p in paths if module in release.paths[p]}
         if not held:
             known = sorted({each for p in paths for each in release.paths[p]})
-            more = f" and {len(known) - MOST_LISTED} more" if len(known) > MOST_LISTED else ""
-            raise NoSuchModule(module=name, known=", ".join(known[:MOST_LISTED]) + more)
+            raise NoSuchModule(module=name, known=listed(known, MOST_LISTED))
         if len(held) > 1:
             raise ModuleNotReleased(module=name, paths=", ".join(map(str, sorted(held.values()))))
         return load_tree(self._run.objects, release.objects[next(iter(held))])

@@ -7,6 +7,7 @@ less, than its bounds say. With overlap, documents have further choices, which n
 
 from collections.abc import Sequence
 
+from dipaco.plural import listed
 from dipaco.routing.capacity import bounds
 from dipaco.routing.config import RANDOM, RoutingConfig
 
@@ -41,7 +42,7 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
     most = 1.0 / config.overlap  # a path with every document
     if config.capacity is not None:
         most = min(most, config.capacity / num_paths)
-    named = ", ".join(f"path {path} {documents[path] / total:.1%}" for path in outside[:MOST_NAMED])
+    named = listed((f"path {path} {documents[path] / total:.1%}" for path in outside), MOST_NAMED)
     of_what = "the training documents"
     if config.overlap == 1:
         reason = (
@@ -58,9 +59,8 @@ def sentence_on_bounds(config: RoutingConfig, documents: Sequence[int], phase: i
             "not bounded. With more router documents (`data.router_fraction`) first choices come "
             "closer."
         )
-    more = f" and {len(outside) - MOST_NAMED} more" if len(outside) > MOST_NAMED else ""
     return (
-        f"{named}{more} of {of_what}, where `routing.floor` and `routing.capacity` mean "
+        f"{named} of {of_what}, where `routing.floor` and `routing.capacity` mean "
         f"{least:.1%} to {most:.1%}: {reason}"
     )
 

@@ -15,6 +15,7 @@ from dipaco.control.database.location import DatabaseLocation, location_of, new_
 from dipaco.control.ledger import Ledger, install_ledger, open_ledger
 from dipaco.errors import LedgerDamaged
 from dipaco.files import translate_os_errors, write_new
+from dipaco.plural import listed
 from dipaco.runs.errors import (
     DatabaseNeeded,
     FolderHoldsOther,
@@ -32,7 +33,7 @@ from dipaco.runs.version import check_program, check_version, described_version
 from dipaco.store.address import Address, Where
 from dipaco.store.layout import Layout, SweepLayout
 
-SOME = 3  # So many of the folders that are in the way are named.
+SOME = 3  # So many folders that are in the way, or settings that differ, are named.
 ENDS_WITH_BASE = "ends_with_base"  # given to a run of which others take the base model
 NOBODYS = (".", "_", "@", "#")  # Editors, Python and file servers begin names with these.
 
@@ -302,8 +303,7 @@ def check_folder(address: Address) -> None:
                 if each.is_dir() and not each.name.startswith(NOBODYS) and each.name not in own
             )
         if others:
-            more = ", …" if len(others) > SOME else ""
-            raise FolderHoldsOther(folder=folder, others=", ".join(others[:SOME]) + more)
+            raise FolderHoldsOther(folder=folder, others=listed(others, SOME))
 
 
 def refuse_sweep(address: Address) -> None:
@@ -353,4 +353,4 @@ def difference(there: RunConfig, here: RunConfig) -> str:
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
-    return "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else "")
+    return listed(changed, SOME, "; ")

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from dipaco import overrides
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged, WorkersActive
+from dipaco.plural import listed
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.stopping import STOPPING_SECONDS, patience
@@ -76,5 +77,4 @@ def _active_workers(ledger: Ledger) -> str:
     does not count: it is refused when it comes back.
     """
     names = ledger.reaper.active()
-    some = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-    return f"{some} {'is' if len(names) == 1 else 'are'} here" if names else ""
+    return f"{listed(names, 3)} {'is' if len(names) == 1 else 'are'} here" if names else ""

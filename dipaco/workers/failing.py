@@ -13,6 +13,7 @@ from dipaco.control.claims.failures import Failure
 from dipaco.control.database.contract import storable
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import ClaimLost, DiskFull, MachineFault, NotWritable, missing_package
+from dipaco.plural import listed
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ManyTasksFailed, TaskFailed
@@ -100,9 +101,7 @@ def refuse_stuck(failed: Sequence[Failure]) -> None:
         return
     first, *others = failed
     times = "once" if first.attempts == 1 else f"{first.attempts} times"
-    more = f"Failed as well: {', '.join(str(each.task) for each in others[:3])}" if others else ""
-    if others:
-        more += f" and {len(others) - 3} more. " if len(others) > 3 else ". "
+    more = f"Failed as well: {listed((each.task for each in others), 3)}. " if others else ""
     raise TaskFailed(
         task=first.task, times=times, worker=first.worker, reason=first.reason, others=more
     )

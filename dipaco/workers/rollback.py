@@ -9,6 +9,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.planning.scheduler import due
 from dipaco.control.planning.tasks import Contribution, Fact, ModuleReady, Task
 from dipaco.errors import WorkersActive
+from dipaco.plural import listed
 from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.runs.sent_snapshots import is_sent
@@ -82,7 +83,7 @@ def wait_for_silent_workers(ledger: Ledger, say: Callable[[str], None]) -> None:
         if not beats or is_alive or time.monotonic() - began > 2 * longest:
             return
         if not before:
-            names = ", ".join(sorted({claim.worker for claim in held}.union(deleting))[:3])
+            names = listed(sorted({claim.worker for claim in held}.union(deleting)), 3)
             say(f"{names} may be at work; waiting to see whether that is so ({longest:.0f} s)")
         before = beats
         time.sleep(POLL_SECONDS)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
 from dipaco.control.errors import CannotClean, RunCleaned
-from dipaco.plural import counted
+from dipaco.plural import counted, listed
 
 KEY = "cleaned"
 
@@ -31,8 +31,8 @@ class Cleanings:
         """Raises `CannotClean` while a task is not done."""
         held = self._database.rows("claims")
         if held:
-            workers = ", ".join(sorted({row[4] for row in held})[:3])
-            raise CannotClean(problem=f"it is worked on by {workers}.")
+            workers = sorted({row[4] for row in held})
+            raise CannotClean(problem=f"it is worked on by {listed(workers, 3)}.")
         unfinished = len(self._database.rows("list_tasks"))
         if unfinished:
             left = f"{counted(unfinished, 'task')} {'is' if unfinished == 1 else 'are'} not done"

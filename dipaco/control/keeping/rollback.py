@@ -20,6 +20,7 @@ from dipaco.control.keeping.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.keeping.retention import GOING_BACK, deleting_workers, stop_deletions
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import WorkersActive
+from dipaco.plural import listed
 
 ASIDE = {  # table -> the query that sets aside its facts
     "modules": "aside_after",
@@ -140,7 +141,7 @@ def _stop_deletions(database: Database) -> None:
     """Inside a transaction that holds the lock of the whole run. Raises `WorkersActive`."""
     if active := deleting_workers(database):
         is_or_are = "is" if len(active) == 1 else "are"
-        who = f"{', '.join(active[:3])} {is_or_are} deleting what is not needed any more"
+        who = f"{listed(active, 3)} {is_or_are} deleting what is not needed any more"
         raise WorkersActive(what="Going back", who=who)
     stop_deletions(database)
 
@@ -149,6 +150,6 @@ def refuse_while_claimed(database: Database, what: str) -> None:
     """Inside a transaction: raises `WorkersActive` if a worker holds a lease."""
     held = database.rows("claims")
     if held:
-        some = ", ".join(sorted({row[4] for row in held})[:3])
+        some = listed(sorted({row[4] for row in held}), 3)
         who = f"{some} hold{'s' * (len(held) == 1)} {len(held)} task{'s' * (len(held) > 1)}"
         raise WorkersActive(what=what, who=who)
