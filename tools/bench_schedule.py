@@ -26,6 +26,7 @@ The last line is one JSON object.
 import argparse
 import collections
 import contextlib
+import dataclasses
 import heapq
 import itertools
 import json
@@ -37,6 +38,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from support import made_up_facts
 from support.command_line import parser_of
 from support.scratch import scratch
 from support.servers import server_at
@@ -45,20 +47,12 @@ from dipaco.control import clock
 from dipaco.control.claims.queue import ALL_KINDS
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.ledger import open_ledger
-from dipaco.control.planning.tasks import (
-    Claim,
-    Contribution,
-    Fact,
-    ModuleReady,
-    PathTrained,
-    StageDone,
-    Task,
-)
+from dipaco.control.planning.tasks import Claim, Fact, PathTrained, Task
 from dipaco.errors import ClaimLost
 from dipaco.receipt import Receipt
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_path
-from dipaco.topology import PER_PATH, Level, ModuleId, Topology
+from dipaco.topology import PER_PATH, Level, Topology
 from dipaco.workers.loop import LEAST_SHARE, MAX_WAIT_SECONDS, MIN_WAIT_SECONDS, WAIT_GROWTH
 
 MODULAR = "modular"
@@ -394,40 +388,10 @@ class Simulation:
 
 def facts_of(plan: Plan, task: Task, seconds: float) -> list[Fact]:
     """The facts that a worker records for the task, with bytes that are never read."""
-    if task.kind in ("prepare", "route"):
-        done = StageDone(stage=task.kind, artifacts={}, summary={}, seconds=0.0)
-        modules = plan.arm(MODULAR).topology.modules if task.kind == "route" else ()
-        return [done, *(ready(MODULAR, module, 0) for module in modules)]
-    if task.kind == "outer":
-        return [ready(MODULAR, task.module, task.phase + 1)]
-    path, arm = task.path, plan.arm(task.arm)
-    trained = PathTrained(
-        arm=arm.name, path=path, phase=task.phase, snapshot=receipt("snapshot", task), step=0,
-        position=0, batches="rows", losses=(1.0, 0.9), tokens=1, seconds=seconds, bytes_down=1,
-        bytes_up=1, machine="virtual",
-    )  # fmt: skip
-    if not arm.has_outer_steps:
-        return [trained, *(ready(arm.name, m, task.phase + 1) for m in arm.topology.modules)]
-    contributions = [
-        Contribution(
-            arm=MODULAR, path=path, module=module, phase=task.phase, base_digest="",
-            message=receipt("message", module, task),
-        )
-        for module in arm.topology.modules_of(path)
-    ]  # fmt: skip
-    return [trained, *contributions]
-
-
-def ready(arm: str, module: ModuleId, phase: int) -> ModuleReady:
-    return ModuleReady(
-        arm=arm, module=module, phase=phase, parameters=receipt(arm, module, phase),
-        outer_state=None, gradient_norm=None,
-    )  # fmt: skip
-
-
-def receipt(*what: object) -> Receipt:
-    name = "-".join(map(str, what))
-    return Receipt(f"objects/{name}", name, 1)
+    return [
+        dataclasses.replace(fact, seconds=seconds) if isinstance(fact, PathTrained) else fact
+        for fact in made_up_facts.facts_of(plan, task)
+    ]
 
 
 if __name__ == "__main__":
