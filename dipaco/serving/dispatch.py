@@ -11,9 +11,8 @@ and no thread waits for a path.
 import asyncio
 import contextlib
 import functools
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -46,7 +45,7 @@ from dipaco.serving.memory import free_bytes
 from dipaco.serving.models import ServedRelease, is_routed
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import Modules, PathCache
-from dipaco.serving.prefix_scores import PathComparison, score_prefix
+from dipaco.serving.prefix_scores import PathComparison, score_prefixes
 from dipaco.serving.rerouting import Rerouter
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
@@ -71,7 +70,7 @@ class PathChoice(NamedTuple):
         if self.scores is None:
             return []
         ranked = np.argsort(-self.scores, kind="stable")
-        return [int(path) for path in ranked if np.isfinite(self.scores[path])]
+        return ranked[np.isfinite(self.scores[ranked])].tolist()
 
     def describe(self) -> str:
         """Two lines for a person."""
@@ -87,6 +86,7 @@ class PathChoice(NamedTuple):
 
 ANY_PHASE = -1
 _Scored = tuple[int, np.ndarray]  # a path, and the scores of all
+_Asked = tuple[np.ndarray, Release, str]  # a prompt, int32 [tokens], its release and its salt
 
 
 class _Prefix(NamedTuple):
@@ -138,16 +138,11 @@ class Dispatcher:
         self.prefix_tokens = run.config.data.prefix_tokens
         self.rerouters: dict[str, Rerouter] = {}
         self._routers: dict[str, Router] = {}  # keys are digests: an alternation fits a new one
-        # Keys are phases. Releases whose paths are compared.
-        self._releases: dict[int, Release] = {}
+        self._first = release
         self.add_release(run, release)
-        self._score: Callable[[np.ndarray, Modules], float] | None = None
-        self.cache: PathCache | None = None
-        if self._routing.rule == LIKELIHOOD:
-            self.cache = cache or _own_cache(run)
-            given = run.config.model, self.prefix_tokens, self.cache
-            self._score = functools.partial(score_prefix, *given)
-        self.stats, self._lock = RoutingStats(), threading.Lock()
+        is_compared = self._routing.rule == LIKELIHOOD
+        self.cache = (cache or _own_cache(run)) if is_compared else None
+        self.stats = RoutingStats()
         self._begun: dict[_Prefix, _Scored | PathComparison] = {}  # the latest used are at the end
         if self._routing.kind == SMALL_MODELS:
             _ = run.small_models  # read here: the ledger's connection belongs to this thread
@@ -159,43 +154,47 @@ class Dispatcher:
 
     def programs(self) -> list[WarmUpProgram]:
         """The compiled programs: features for every batch size, and likelihoods."""
+        kinds: dict[str, Callable[[Sequence[np.ndarray]], object]] = {"routing": self._features}
+        if self.cache is not None:
+            kinds["likelihoods"] = self._score_by_any
         programs = [
             WarmUpProgram(
-                f"routing of {counted(number, 'prompt')}",
-                functools.partial(self._features, [np.zeros(1, np.int32)] * number),
+                f"{name} of {counted(number, 'prompt')}",
+                functools.partial(run, [np.zeros(2, np.int32)] * number),
                 is_first=number == 1,
             )
+            for name, run in kinds.items()
             for number in self.batch_sizes
         ]
-        if self._score is not None:
-            programs.append(WarmUpProgram("likelihood of a prefix", self._score_nothing, True))
         return [*programs, *(each for one in self.rerouters.values() for each in one.programs())]
 
     def add_release(self, run: Run, release: Release) -> None:
         """Adds the router of another release. `run` must be opened by the calling thread."""
         if self._routing.rule == LIKELIHOOD:
             check_all_paths(run, release)
-            self._releases[release.phase] = release
         self._routers[release.companions["router"]] = router_of(run, release)
 
     def begin(
         self, prompt: np.ndarray, release: Release, salt: str = ""
     ) -> PathChoice | PathComparison:
-        """The path of a prompt, int32 [tokens], or the paths that must read it first. What was
-        routed with another salt takes as long as what never was.
+        """The path of a prompt, int32 [tokens], or the paths that must read it first and are not in
+        memory. What was routed with another salt takes as long as what never was.
         """
         return self.begin_all([(prompt, release, salt)])[0]
 
-    def begin_all(
-        self, prompts: Sequence[tuple[np.ndarray, Release, str]]
-    ) -> list[PathChoice | PathComparison]:
-        """As `begin`, for prompts with their releases and salts: their features are one batch."""
+    def begin_all(self, prompts: Sequence[_Asked]) -> list[PathChoice | PathComparison]:
+        """As `begin`, for at most a batch of prompts, which are read together."""
         prefixes = [self._prefix(*prompt) for prompt in prompts]
         if new := [each for each in dict.fromkeys(prefixes) if each not in self._begun]:
             self._read(new)
+        if self.cache is not None:
+            self._compare(dict(zip(prefixes, (release for _, release, _ in prompts), strict=True)))
         told: list[PathChoice | PathComparison] = []
         for prefix, (_, release, _) in zip(prefixes, prompts, strict=True):
-            begun = self._begun[prefix] = self._begun.pop(prefix)
+            begun = self._begun.pop(prefix)
+            if isinstance(begun, PathComparison) and not begun.missing:
+                begun = begun.result()
+            self._begun[prefix] = begun
             is_over = not isinstance(begun, PathComparison)
             told.append(self.end(release, *begun) if is_over else begun)
         while len(self._begun) > MAX_CACHED_PREFIXES:
@@ -205,7 +204,7 @@ class Dispatcher:
     def _prefix(self, prompt: np.ndarray, release: Release, salt: str) -> _Prefix:
         tokens = self.text_of(prompt)[: self.prefix_tokens].tobytes()
         # Features alone send a prefix to the same path in all releases of one router.
-        phase = release.phase if self._score is not None else ANY_PHASE
+        phase = release.phase if self.cache is not None else ANY_PHASE
         return _Prefix(tokens, release.companions["router"], phase, salt)
 
     def end(self, release: Release, path: int, scores_P: np.ndarray) -> PathChoice:
@@ -230,45 +229,62 @@ class Dispatcher:
         for digest in {prefix.router for prefix in prefixes}:
             rows = [row for row, prefix in enumerate(prefixes) if prefix.router == digest]
             router, features_nD = self._routers[digest], features_ND[rows]
-            if self._score is None:
+            if self.cache is None:
                 scores_nP = router.scores(features_nD)  # `assign` would compute the scores again
                 begun = list(zip(scores_nP.argmax(axis=1).tolist(), scores_nP, strict=True))
             else:
                 most = self._routing.num_compared(router.num_paths)
                 begun = [
-                    self._comparison(prefixes[row], texts[row], shortlist_n, router.num_paths)
+                    PathComparison(self._routing, texts[row], shortlist_n, router.num_paths)
                     for row, shortlist_n in zip(rows, router.assign(features_nD, most), strict=True)
                 ]
             self._begun |= zip((prefixes[row] for row in rows), begun, strict=True)
-        seconds, tokens = time.monotonic() - started, sum(map(len, texts))
-        self._count(prompts=len(prefixes), base_tokens=tokens, seconds=seconds)
+        self._count(started, prompts=len(prefixes), base_tokens=sum(map(len, texts)))
 
-    def _comparison(
-        self, prefix: _Prefix, text: np.ndarray, shortlist_n: np.ndarray, num_paths: int
-    ) -> PathComparison:
-        assert self._score is not None
-        counted = functools.partial(self._count, prefills=1, path_tokens=len(text))
-        release = self._releases[prefix.phase]
-        given = self._score, self._routing, release, text, shortlist_n
-        return PathComparison(*given, num_paths, counted)
+    def _compare(self, releases: Mapping[_Prefix, Release]) -> None:
+        """Scores prefixes, given with their releases, under the paths that they lack and that are
+        in memory: all of them under one path, then under the next.
+        """
+        assert self.cache is not None
+        lacking: dict[tuple[int, int], list[PathComparison]] = {}
+        of_phase = {release.phase: release for release in releases.values()}
+        for prefix in releases:
+            if isinstance(comparison := self._begun[prefix], PathComparison):
+                for path in comparison.missing:
+                    lacking.setdefault((prefix.phase, path), []).append(comparison)
+        for phase, path in sorted(lacking):
+            if self.cache.contains(modules := of_phase[phase].modules_of(path)):
+                with contextlib.suppress(DipacoError):  # It has just left: callers wait for it.
+                    self.score(lacking[phase, path], path, modules)
 
-    def _score_nothing(self) -> None:
-        """Scores two tokens under the first whole path. Without one, requests say so."""
-        assert self._score is not None
-        (release, *_) = self._releases.values()
+    def score(self, comparisons: Sequence[PathComparison], path: int, modules: Modules) -> None:
+        """Scores prefixes under a path, in one batch. Raises as `PathCache.pin`."""
+        started, texts = time.monotonic(), [each.prefix for each in comparisons]
+        for comparison, nats in zip(comparisons, self._nats(texts, modules), strict=True):
+            comparison.nats[path] = nats
+        self._count(started, prefills=len(texts), path_tokens=sum(map(len, texts)))
+
+    def _nats(self, texts: Sequence[np.ndarray], modules: Modules) -> list[float]:
+        """Log-likelihoods of prefixes under a path. Empty ones fill up the batch."""
+        assert self.cache is not None
+        num_rows, empty = smallest_fitting(self.batch_sizes, len(texts)), np.zeros(0, np.int32)
+        rows = prefixes_of(self._run, [*texts, *[empty] * (num_rows - len(texts))])
+        nats = score_prefixes(self._run.config.model, self.cache, *rows, modules)
+        return nats[: len(texts)]
+
+    def _score_by_any(self, texts: Sequence[np.ndarray]) -> None:
+        """Scores texts under the first whole path. Without one, requests say so."""
         with contextlib.suppress(DipacoError):
-            for path in range(len(release.paths)):
+            for path in range(len(self._first.paths)):
                 with contextlib.suppress(ObjectMissing, ObjectDamaged):
-                    self._score(np.zeros(2, np.int32), release.modules_of(path))
+                    self._nats(texts, self._first.modules_of(path))
                     return
 
-    def _count(self, seconds: float, **more: float) -> None:
-        more["seconds"] = seconds
-        with self._lock:
-            before = self.stats._asdict()
-            self.stats = self.stats._replace(
-                **{name: before[name] + number for name, number in more.items()}
-            )
+    def _count(self, started_seconds: float, **more: int) -> None:
+        before = self.stats._asdict()
+        told = {name: before[name] + number for name, number in more.items()}
+        seconds = self.stats.seconds + time.monotonic() - started_seconds
+        self.stats = self.stats._replace(seconds=seconds, **told)
 
     def _features(self, prefixes: Sequence[np.ndarray]) -> np.ndarray:
         """Features, float32 [N, D], of N prefixes, int32 [tokens] each."""
@@ -323,7 +339,8 @@ def dispatch(
     if not isinstance(begun, PathComparison):
         return begun
     for path in begun.missing:
-        begun.score(path)
+        with reading_path(release, path):
+            dispatcher.score([begun], path, release.modules_of(path))
     return dispatcher.end(release, *begun.result())
 
 
@@ -366,18 +383,18 @@ class PromptRouter:
         """The path of a prompt, int32 [tokens]: what the request gives, or the router's choice in
         the client's turn. Raises `NotAllPaths`: a path that is to be compared cannot be read.
         """
-        if path is not None or not served.is_routed or (dispatcher := self._dispatcher) is None:
+        if path is not None or not served.is_routed or self._dispatcher is None:
             return _given(served.release, path)
         # What another API key has routed takes as long as what none has.
         salt = client if client.startswith(API_KEY) else ""
-        begun = await self._batches.compute(client, (prompt, served.release, salt))
-        if not isinstance(begun, PathComparison):
-            return begun
-        while missing := begun.missing:
-            with reading_path(begun.release, missing[0]):
-                async with self._paths.pinned(begun.release.modules_of(missing[0]), client):
-                    await self._threads.run(client, begun.score, missing[0])
-        return dispatcher.end(served.release, *begun.result())
+        asked = prompt, served.release, salt
+        begun = await self._batches.compute(client, asked)
+        while isinstance(begun, PathComparison):
+            path = begun.missing[0]
+            with reading_path(served.release, path):
+                async with self._paths.pinned(served.modules_of(path), client):
+                    begun = await self._batches.compute(client, asked)
+        return begun
 
     async def reroute(
         self, served: ServedRelease, text: np.ndarray, client: str

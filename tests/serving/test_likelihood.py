@@ -12,7 +12,7 @@ from dipaco.runs.errors import NotAllPaths
 from dipaco.runs.opening import reading
 from dipaco.runs.routing import paths_of_prefixes, prefixes_of, routing_by
 from dipaco.serving import prefix_scores
-from dipaco.serving.dispatch import PromptRouter
+from dipaco.serving.dispatch import Dispatcher, PromptRouter, dispatch
 from dipaco.serving.errors import PathCacheTooSmall
 from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
@@ -70,11 +70,14 @@ def test_a_prompt_compiles_nothing_after_the_warm_up(tiny, limits):
         dispatcher.cache.pin = missing
         compiled.clear_cache()
         WarmUp().run(dispatcher.programs())
-        assert compiled._cache_size() == 1
+        assert compiled._cache_size() == len(dispatcher.batch_sizes)
         dispatcher.cache.pin = pin
+        for number in (1, 3):  # these many at once
+            asked = [np.arange(each, 20 + each, dtype=np.int32) for each in range(number)]
+            dispatcher.begin_all([(prompt, served.release, "") for prompt in asked])
         route(service, served, np.arange(100, 120, dtype=np.int32))
-        assert service.routing_stats().prefills == 4, "each path has read it"
-        assert compiled._cache_size() == 1
+        assert service.routing_stats().prefills > 4, "each path has read it"
+        assert compiled._cache_size() == len(dispatcher.batch_sizes)
 
 
 def test_the_cost_of_routing_is_in_the_metrics(service, prompts):
@@ -159,10 +162,11 @@ def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits)
     ],
 )
 def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monkeypatch, error):
-    def fails(prefix, modules):
+    def fails(modules):
         raise error
 
-    monkeypatch.setattr(service.dispatcher, "_score", fails)
+    monkeypatch.setattr(service.cache, "contains", lambda modules: False)
+    monkeypatch.setattr(service.cache, "preload", fails)
 
     async def run():
         router = PromptRouter(
@@ -187,6 +191,33 @@ def test_prompts_that_begin_alike_are_scored_once(service):
 
     assert len(asyncio.run(run())) == 1
     assert service.routing_stats().prefills == before.prefills + 4
+
+
+def test_prompts_that_come_together_go_where_each_goes_alone_and_read_a_path_at_once(
+    service, prompts, monkeypatch
+):
+    served, ids = service.releases.current, service.tokenizer.encode(prompts)[:8]
+    of_run = service.run, served.release, "likelihood", service.cache
+    alone, together, num_read = Dispatcher(*of_run), Dispatcher(*of_run), []
+    expected = [dispatch(*of_run[:2], prompt, None, alone) for prompt in ids]
+
+    def counted(texts, modules, nats=together._nats):
+        num_read.append(len(texts))
+        return nats(texts, modules)
+
+    monkeypatch.setattr(together, "_nats", counted)
+
+    async def run():
+        router = PromptRouter(together, PathAdmission(service.cache), FairThreads(1, "test"))
+        return await asyncio.gather(
+            *(router.route(served, prompt, None, str(n)) for n, prompt in enumerate(ids))
+        )
+
+    for choice, one in zip(asyncio.run(run()), expected, strict=True):
+        np.testing.assert_allclose(choice.scores, one.scores, rtol=1e-5)
+        assert choice.path == one.path
+    assert len({one.path for one in expected}) > 1
+    assert num_read == [8, 8, 8, 8], "four paths, and all prompts at once"
 
 
 def test_a_rule_that_there_is_not_is_refused(tiny, limits):
