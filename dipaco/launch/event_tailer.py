@@ -5,11 +5,11 @@ Workers on other machines append to files there. Their steps are read from the l
 
 import time
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 from dipaco.observe.events import Event
 from dipaco.observe.progress import Progress
-from dipaco.observe.writers import EventFileReader
+from dipaco.observe.writers import Closing, EventFileReader
 from dipaco.runs.reading.events import terminal_line, trackers_of
 from dipaco.runs.reading.progress import progress_of
 from dipaco.runs.run import Run
@@ -17,7 +17,7 @@ from dipaco.runs.run import Run
 LEDGER_SECONDS = 30.0  # time between two reads of the ledger
 
 
-class EventTailer:
+class EventTailer(Closing):
     """One bar for the whole run, and a line for every event."""
 
     def __init__(self, run: Run, *, trackers: Sequence[str] = ()):
@@ -29,10 +29,7 @@ class EventTailer:
         self._bar = Progress("training", total, done_steps=done)
         self._bar.begin("all workers")
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
         self.look()
         self._trackers.close()
         self._bar.close()

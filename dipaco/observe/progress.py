@@ -14,13 +14,15 @@ from typing import Any, Self, TextIO
 
 from rich.filesize import decimal
 
+from dipaco.observe.writers import Closing
+
 LINE_SECONDS = 10.0  # time between plain lines
 LEAST_BAR = 10  # columns of a terminal
 NOTEBOOK_LINES, NOTEBOOK_SECONDS = 4, 0.5  # lines below the bar; the least time between two draws
 
 
-class Progress:
-    """The progress of a stage of `total_steps`. A context manager.
+class Progress(Closing):
+    """The progress of a stage of `total_steps`.
 
     Args:
       title: name of the stage, such as "base model".
@@ -111,12 +113,6 @@ class Progress:
             self._bar.close()
         elif self._done_steps not in (self._printed_step, self._first_step):
             self._print()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
     def _print(self) -> None:
         share = self._done_steps / max(self._total_steps, 1)

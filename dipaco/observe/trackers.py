@@ -17,11 +17,12 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from dipaco.errors import needs_extra
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
+from dipaco.observe.writers import EventWriter
 
 PACKAGES = {  # tracker -> its package, and the feature that an error names
     "tensorboard": ("tensorboardX", "Writing TensorBoard files"),
@@ -70,8 +71,8 @@ def _library_of(tracker: str) -> Any:
         return importlib.import_module(package)
 
 
-class _Tracker:
-    """Base class: passes the numbers of events to a library. A context manager."""
+class _Tracker(EventWriter):
+    """Base class: passes the numbers of events to a library."""
 
     def write(self, event: Event) -> None:
         numbers = numbers_of(event)
@@ -80,15 +81,6 @@ class _Tracker:
 
     def _put(self, numbers: Numbers) -> None:
         raise NotImplementedError
-
-    def close(self) -> None:
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()
 
 
 class TensorBoard(_Tracker):
@@ -199,8 +191,8 @@ def check_trackers(names: Iterable[str]) -> None:
         _library_of(name)
 
 
-class Trackers:
-    """Several trackers of one run. A context manager.
+class Trackers(EventWriter):
+    """Several trackers of one run.
 
     Args:
       names: names of `TRACKERS`.
@@ -244,9 +236,3 @@ class Trackers:
                 tracker.close()
             except Exception as error:  # each library has its own
                 self._say(f"warning: {name} may miss the last numbers of this run: {error}")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
-        self.close()

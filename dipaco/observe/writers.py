@@ -9,23 +9,17 @@ A writer has `write(event)` and `close()`, and is a context manager:
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol, Self, TextIO
+from typing import Any, Self, TextIO
 
 import msgspec
 
 from dipaco.observe.events import Event
 
 
-class EventWriter(Protocol):
-    """A destination of events."""
+class Closing:
+    """Something that is closed at the end of a `with`."""
 
-    def write(self, event: Event) -> None: ...
     def close(self) -> None: ...
-
-
-class _Closing:
-    def close(self) -> None:
-        """Does nothing. A writer with a file overrides it."""
 
     def __enter__(self) -> Self:
         return self
@@ -34,7 +28,14 @@ class _Closing:
         self.close()
 
 
-class Lines(_Closing):
+class EventWriter(Closing):
+    """A destination of events."""
+
+    def write(self, event: Event) -> None:
+        raise NotImplementedError
+
+
+class Lines(EventWriter):
     """Writes one readable line for each event. Warnings and errors are marked."""
 
     def __init__(self, stream: TextIO):
@@ -44,7 +45,7 @@ class Lines(_Closing):
         print(event.line, file=self._stream, flush=True)
 
 
-class JsonLines(_Closing):
+class JsonLines(EventWriter):
     """Appends one JSON object a line: `{"time", "level", "event", ...fields}`.
 
     Processes may share the file. Each line is one `write` in append mode, which the system does not
@@ -66,7 +67,7 @@ class JsonLines(_Closing):
         os.close(self._descriptor)
 
 
-class Several(_Closing):
+class Several(EventWriter):
     """Passes every event to each of its writers, in order."""
 
     def __init__(self, *writers: EventWriter):

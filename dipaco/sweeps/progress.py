@@ -7,13 +7,12 @@ event files of the runs. Of a run that has failed, what it has trained counts, a
 
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Self
 
 from dipaco.config import RunConfig
 from dipaco.model.config import flops_per_token
 from dipaco.observe.events import Event
 from dipaco.observe.progress import Progress
-from dipaco.observe.writers import EventFileReader
+from dipaco.observe.writers import Closing, EventFileReader
 from dipaco.runs.opening import reading
 from dipaco.schedule.arm import Arm
 from dipaco.store.layout import Layout, SweepLayout
@@ -23,7 +22,7 @@ from dipaco.sweeps.trials import SweepRun
 ALL = 1000  # the whole sweep on the bar
 
 
-class SweepProgress:
+class SweepProgress(Closing):
     """One bar for the sweep, and a line for each of its events."""
 
     def __init__(
@@ -47,10 +46,7 @@ class SweepProgress:
         self._bar = Progress(name, ALL, done_steps=self._shown, unit="")
         self._bar.begin(self._title([folder for folder, left in self._left.items() if left]))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
         self._bar.close()
 
     def look(self, still_to_do: Sequence[Path]) -> None:
