@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Self, TextIO
+from typing import TextIO
 
 from dipaco.control.planning.tasks import Claim, Fact, PathTrained
 from dipaco.data.reading import PrepareProgress
@@ -13,19 +13,20 @@ from dipaco.observe.events import Event
 from dipaco.observe.fact_events import fact_events
 from dipaco.observe.progress import Progress
 from dipaco.observe.terminal import bullets, terminal_width
-from dipaco.observe.writers import JsonLines, Several
+from dipaco.observe.writers import Closing, JsonLines, Several
 from dipaco.plural import counted
 from dipaco.runs.reading.events import terminal_line, trackers_of
 from dipaco.runs.reading.progress import progress_of
 from dipaco.runs.reading.report import renewed_report
 from dipaco.runs.rules import phrase
 from dipaco.runs.run import Run
+from dipaco.workers.callbacks import Callbacks
 
 SECONDS_BETWEEN_MESSAGES = 2.0
 SECONDS_BETWEEN_COUNTS = 10.0
 
 
-class ConsoleReporter:
+class ConsoleReporter(Callbacks, Closing):
     """Callbacks of a worker: one bar for the whole run, and every event as a line on the terminal
     and a record in events.jsonl.
 
@@ -53,10 +54,7 @@ class ConsoleReporter:
         self._began_seconds = self._message_seconds = 0.0
         self._counted_seconds = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_) -> None:
+    def close(self) -> None:
         self._bar.close()
         self._log.close()
 

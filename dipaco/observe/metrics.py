@@ -60,9 +60,6 @@ class WorkerMetrics:
     def task_started(self, claim: Claim) -> None:
         self._began_seconds = self._now()
 
-    def prepare_progressed(self, progress: object) -> None:
-        pass
-
     def step_taken(self, claim: Claim, loss: float, tokens: int) -> None:
         self._tokens.inc(tokens)
 

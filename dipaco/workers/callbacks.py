@@ -1,7 +1,6 @@
 """The events of a worker's loop, and who may listen to them: a console, metrics, a test."""
 
 from collections.abc import Callable
-from typing import Protocol
 
 from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.data.reading import PrepareProgress
@@ -10,8 +9,11 @@ from dipaco.errors import DipacoError
 OnPathStep = Callable[[float, int], None]  # (loss, tokens) of an inner step that was taken
 
 
-class Callbacks(Protocol):
-    """One method per event. None of them decides anything."""
+class Callbacks:
+    """One method per event. None of them decides anything, and here none does anything."""
+
+    def compare_machines(self, then: str, now: str) -> None:
+        """The run began on a machine `then`, and this process works on `now`."""
 
     def task_started(self, claim: Claim) -> None: ...
 
@@ -36,25 +38,3 @@ class Callbacks(Protocol):
 
     def paused(self) -> None:
         """The run is paused, and no task is claimed."""
-
-
-class NullCallbacks:
-    """Listens to nothing."""
-
-    def task_started(self, claim: Claim) -> None: ...
-
-    def prepare_progressed(self, progress: PrepareProgress) -> None: ...
-
-    def step_taken(self, claim: Claim, loss: float, tokens: int) -> None: ...
-
-    def task_finished(self, claim: Claim, facts: list[Fact]) -> None: ...
-
-    def claim_lost(self, claim: Claim) -> None: ...
-
-    def task_released(self, claim: Claim, step: int) -> None: ...
-
-    def task_postponed(self, claim: Claim, error: DipacoError) -> None: ...
-
-    def task_failed(self, claim: Claim, reason: str, *, is_final: bool) -> None: ...
-
-    def paused(self) -> None: ...

@@ -10,7 +10,7 @@ from dipaco.control.planning.tasks import Claim, Fact
 from dipaco.errors import DipacoError
 from dipaco.runs.run import Run
 from dipaco.stopping import noting_progress
-from dipaco.workers.callbacks import Callbacks, NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import Preempted
 from dipaco.workers.fetching import bring_module
 from dipaco.workers.hosts import decode_claim, encode_claim
@@ -100,4 +100,4 @@ def follow(run: Run, runner: Runner) -> None:
     while (encoded := runner.hosts.broadcast()) is not None:
         # The first host meets the same error, and handles it.
         with contextlib.suppress(Preempted, DipacoError):
-            execute(run, decode_claim(encoded), NullCallbacks(), lambda: False, runner)
+            execute(run, decode_claim(encoded), Callbacks(), lambda: False, runner)

@@ -12,7 +12,6 @@ import sys
 import traceback
 from collections.abc import Callable, Collection, Generator
 from pathlib import Path
-from typing import Protocol
 
 from dipaco.config import RunConfig
 from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
@@ -44,12 +43,6 @@ from dipaco.workers.runners import OneHost, Runner
 from dipaco.workers.tasks.prepare import restore_corpus
 
 OF_TRAINING: frozenset[Kind] = frozenset(("pretrain", "train"))  # they need the run's devices
-
-
-class ProcessCallbacks(Callbacks, Protocol):
-    """`Callbacks`, with what a process reports before its loop begins."""
-
-    def compare_machines(self, then: str, now: str) -> None: ...
 
 
 @contextlib.contextmanager
@@ -157,7 +150,7 @@ def joined_run(address: Address, database: str | None = None) -> Generator[Run]:
 def work(
     run: Run,
     name: str,
-    callbacks: ProcessCallbacks,
+    callbacks: Callbacks,
     *,
     kinds: Collection[Kind] = ALL_KINDS,
     lease_seconds: float = LEASE_SECONDS,

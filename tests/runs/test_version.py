@@ -20,7 +20,7 @@ from dipaco.runs.opening import create_or_open, open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
 from dipaco.store.address import Address
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.process import work
 from tests.runs.test_opening import CONFIG
@@ -102,7 +102,7 @@ def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
     version.described_version.cache_clear()
     try:
         with pytest.raises(RunOfOtherVersion, match="`dipaco upgrade --run RUN`") as raised:
-            work(run, "new", NullCallbacks())
+            work(run, "new", Callbacks())
         assert before in str(raised.value)
         assert program_version() in str(raised.value)
         assert run.ledger.members.list() == []

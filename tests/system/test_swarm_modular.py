@@ -17,7 +17,7 @@ from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.network.messages import RUN_OVER
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.training.compute import GroupSettings
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from dipaco.workers.runners import Volunteers
@@ -30,7 +30,7 @@ PATH = 1
 
 def worker_of(run, name, **settings):
     run.ledger.members.join(name, host="here", pid=1, process_id="one", machine="one", version="0")
-    return Worker(run, name, NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
+    return Worker(run, name, Callbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
 def finish(run, *workers):

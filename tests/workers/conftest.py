@@ -20,7 +20,7 @@ from dipaco.runs.rules import record_of
 from dipaco.store import snapshots
 from dipaco.topology import Topology
 from dipaco.workers import execution, loop
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 
 
 class PlainFiles:
@@ -196,7 +196,7 @@ def work_until_claimed(run, kind, phase):
         assert worker.run_once()
 
 
-class RecordingCallbacks(NullCallbacks):
+class RecordingCallbacks(Callbacks):
     """Records postponed tasks, released snapshots and lost claims."""
 
     def __init__(self):

@@ -12,7 +12,7 @@ from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Task
 from dipaco.store.retention import RetentionSettings
 from dipaco.workers import late_modules, replay
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.errors import Preempted
 from dipaco.workers.execution import execute
@@ -43,9 +43,9 @@ def at_the_merge(begin):
         if (claim.task.kind, claim.task.arm, claim.task.path) == ("train", MODULAR, 0):
             slow = claim
         else:
-            worker._finish(claim, execute(run, claim, NullCallbacks(), never))
+            worker._finish(claim, execute(run, claim, Callbacks(), never))
     while (claim := run.ledger.queue.claim("first", ["outer"])) is not None:
-        worker._finish(claim, execute(run, claim, NullCallbacks(), never))
+        worker._finish(claim, execute(run, claim, Callbacks(), never))
     first, *others = (run.ledger.queue.claim(f"other {n}") for n in range(3))
     assert [each.task.path for each in (first, *others)] == [1, 2, 3]
     assert run.ledger.queue.claim("another") is None
@@ -73,10 +73,10 @@ def test_a_worker_waits_for_its_modules_while_there_is_nothing_else_to_do(
         waited.append(worker._renewer._waited_seconds)
         worker._claimer._silent_workers.make_due()
         if len(looks) == 3:
-            worker_of(run, "first")._finish(slow, execute(run, slow, NullCallbacks(), never))
+            worker_of(run, "first")._finish(slow, execute(run, slow, Callbacks(), never))
             for _ in range(2):
                 step = run.ledger.queue.claim("third", ["outer"])
-                worker_of(run, "third")._finish(step, execute(run, step, NullCallbacks(), never))
+                worker_of(run, "third")._finish(step, execute(run, step, Callbacks(), never))
 
     monkeypatch.setattr(late_modules.time, "sleep", meanwhile)
     monkeypatch.setattr(run.ledger.reaper, "reap", watchers.append)
@@ -122,10 +122,10 @@ def test_modules_that_come_while_a_worker_leaves_are_not_missed(at_the_merge):
     run, slow, _ = at_the_merge
     claim, worker = run.ledger.queue.claim("waits"), worker_of(run, "waits")
     with pytest.raises(Preempted) as stopped:
-        execute(run, claim, NullCallbacks(), never)
-    worker._finish(slow, execute(run, slow, NullCallbacks(), never))
+        execute(run, claim, Callbacks(), never)
+    worker._finish(slow, execute(run, slow, Callbacks(), never))
     while (step := run.ledger.queue.claim("third", ["outer"])) is not None:
-        worker._finish(step, execute(run, step, NullCallbacks(), never))
+        worker._finish(step, execute(run, step, Callbacks(), never))
     worker._release(claim, stopped.value.partial_snapshot)
     assert state_of(run, claim.task) == "ready"
 
@@ -154,7 +154,7 @@ def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_
         asked, last = itertools.count(), next(stops)
         is_over = (lambda a=asked, n=last: next(a) >= n) if claim.task.kind == "train" else never
         try:
-            facts = execute(run, claim, NullCallbacks(), is_over)
+            facts = execute(run, claim, Callbacks(), is_over)
         except Preempted as stopped:
             if last % 2:
                 worker._release(claim, stopped.partial_snapshot)

@@ -15,7 +15,7 @@ from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.topology import Topology
 from dipaco.workers import replay
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
@@ -68,7 +68,7 @@ def claim_of(run, kind):
         assert claim is not None
         if claim.task.kind == kind:
             return claim
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
 
 
 def without_clock(facts):

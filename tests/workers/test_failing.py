@@ -14,7 +14,7 @@ from dipaco.control.claims.failures import MOST_ERRORS
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import DiskFull, Diverged, ExtraMissing, NotWritable
 from dipaco.workers import loop
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
 from dipaco.workers.failing import reason_of
 from dipaco.workers.hosts import HostGroupBroken
@@ -24,7 +24,7 @@ from tests.workers.conftest import CONFIG, worker_of
 POISON, *_ = ALL = [Task("train", MODULAR, str(path), 1) for path in range(4)]
 
 
-class Told(NullCallbacks):
+class Told(Callbacks):
     def __init__(self):
         self.failed, self.finished = [], []
 
@@ -134,7 +134,7 @@ def test_nor_is_a_disk_on_which_its_log_does_not_fit(begin, number, said):
     """The store is elsewhere; the events are written here. Others would find their tasks failed."""
     run = begin(CONFIG, until=1)
 
-    class OnAFullDisk(NullCallbacks):
+    class OnAFullDisk(Callbacks):
         def step_taken(self, claim, loss, tokens):
             raise OSError(number, os.strerror(number))
 

@@ -15,7 +15,7 @@ from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.claims.silent_workers import ENDED_SECONDS
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
 from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
@@ -23,7 +23,7 @@ from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
 LONGER = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
 
 
-class Told(NullCallbacks):
+class Told(Callbacks):
     """Remembers what it was told; calls `at_step` after each step."""
 
     def __init__(self, at_step=lambda: None):

@@ -12,7 +12,7 @@ from dipaco.runs.run import Run
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import Level, Topology
 from dipaco.workers import replay
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import _check_model, from_run
@@ -31,7 +31,7 @@ def test_another_text_than_that_of_the_base_model_is_refused(corpus, tmp_path):
     claim = run.ledger.queue.claim("test")
     assert claim is not None
     with pytest.raises(TextChanged, match="`--from there@base` was trained on"):
-        execute(run, claim, NullCallbacks(), never)
+        execute(run, claim, Callbacks(), never)
     run.ledger.close()
 
 

@@ -21,7 +21,7 @@ from dipaco.runs.folder_lock import folder_lock
 from dipaco.runs.opening import create_or_open, has_begun
 from dipaco.stopping import end_before_machine, on_sigterm
 from dipaco.store.address import Address
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotTrainHere
 from dipaco.workers.loop import Worker
 from dipaco.workers.process import begun_run, joined_run, work
@@ -56,7 +56,7 @@ def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path
         assert not half.exists()
 
 
-class Told(NullCallbacks):
+class Told(Callbacks):
     def compare_machines(self, then, now):
         pass
 

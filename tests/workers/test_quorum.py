@@ -14,7 +14,7 @@ from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers import replay
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionRefused
 from dipaco.workers.execution import execute
 from dipaco.workers.keeping import collect_after
@@ -57,7 +57,7 @@ def work_with_late_paths(run, is_late):
             held.append(claim)
             continue
         claim = claim or held.pop(0)
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
         collect_after(run, claim, set())
 
 
@@ -140,7 +140,7 @@ def test_a_killed_step_takes_the_same_contributions_again_though_more_have_arriv
         elif claim.task.kind == "outer" and len(run.ledger.facts.contributions(*of(claim))) == 1:
             step = claim
         else:
-            run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
 
     def killed(*_, **__):
         raise Killed
@@ -148,9 +148,9 @@ def test_a_killed_step_takes_the_same_contributions_again_though_more_have_arriv
     with monkeypatch.context() as patch:
         patch.setattr(executor, "save_tree", killed)
         with pytest.raises(Killed):
-            execute(run, step, NullCallbacks(), never)
+            execute(run, step, Callbacks(), never)
     for claim in held:
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
     assert len(run.ledger.facts.contributions(*of(step))) == 2
     run.ledger.queue.give_back(step)
     finish(run)
@@ -200,9 +200,9 @@ def finish_phase_without_path_0(run):
         elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
             run.ledger.queue.give_back(claim)
         else:
-            run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+            run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
     assert held is not None
-    run.ledger.commit.finish(run.plan, held, execute(run, held, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, held, execute(run, held, Callbacks(), never))
 
 
 def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin, monkeypatch):
@@ -244,6 +244,6 @@ def test_workers_end_the_grace_without_a_monitor(begin):
     while len(run.ledger.facts.modules_at(MODULAR, 1)) < 4:
         assert first.run_once()
     assert slow.task.phase == 0
-    run.ledger.commit.finish(run.plan, slow, execute(run, slow, NullCallbacks(), never))
+    run.ledger.commit.finish(run.plan, slow, execute(run, slow, Callbacks(), never))
     finish(run)
     assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

@@ -15,7 +15,7 @@ from dipaco.control.errors import RecoveryFailed
 from dipaco.control.facts.recording import record
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.tensors import load_tree, save_tree
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.execution import execute
 from tests.workers.conftest import (
     CONFIG,
@@ -144,7 +144,7 @@ def put(value):
 def test_a_contribution_that_is_wrong_is_refused_and_made_again(begin, undisturbed, changes):
     run = begin(CONFIG, until=("outer", 1))
     while (claim := run.ledger.queue.claim("trains", ["train"])) is not None:
-        worker_of(run)._finish(claim, execute(run, claim, NullCallbacks(), never))
+        worker_of(run)._finish(claim, execute(run, claim, Callbacks(), never))
     for path, change in enumerate(changes):
         spoil(run, with_leaf(change), path)
     callbacks = finish(run)

@@ -20,7 +20,7 @@ from dipaco.runs.reading.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers import replay
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
@@ -45,7 +45,7 @@ def claim_train(run, phase):
             assert claim.task.subject == "0"
             if claim.task.phase == phase:
                 return claim
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, NullCallbacks(), never))
+        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
 
 
 def quiet(loss, tokens): ...

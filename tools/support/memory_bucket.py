@@ -17,7 +17,7 @@ from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.layout import kind_of
 from dipaco.store.objects import Objects
 from dipaco.store.remote import Remote
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.execution import execute
 from dipaco.workers.keeping import collect_after
 from dipaco.workers.recovery import recover
@@ -99,7 +99,7 @@ class Machine:
         """Executes a claimed task and records what it made, or has a lost input made again."""
         run = self.run
         try:
-            facts = execute(run, claim, NullCallbacks(), lambda: False)
+            facts = execute(run, claim, Callbacks(), lambda: False)
         except (ObjectMissing, ObjectDamaged) as error:
             recover(run, claim, error)
             return

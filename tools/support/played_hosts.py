@@ -27,7 +27,7 @@ from dipaco.runs.machine import machine as real_machine
 from dipaco.runs.run import Run
 from dipaco.store import objects
 from dipaco.workers import claiming, rollback
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.keeping import clean_up
@@ -150,7 +150,7 @@ def played() -> Generator[None]:
             setattr(owner, name, value)
 
 
-class Play(NullCallbacks):
+class Play(Callbacks):
     """The workers of one program.
 
     Args:

@@ -8,7 +8,7 @@ from dipaco.overrides import load_config
 from dipaco.runs.run import Run
 from dipaco.store.retention import RetentionSettings
 from dipaco.topology import PER_PATH, Level, Topology
-from dipaco.workers.callbacks import NullCallbacks
+from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 
@@ -43,10 +43,8 @@ CONFIG = dataclasses.replace(
 )
 
 
-def worker_of(
-    run: Run, name: str = "test", callbacks: NullCallbacks | None = None, **more
-) -> Worker:
+def worker_of(run: Run, name: str = "test", callbacks: Callbacks | None = None, **more) -> Worker:
     """A worker whose heart is not started: its leases last as long as the test."""
     return Worker(
-        run, name, callbacks or NullCallbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **more
+        run, name, callbacks or Callbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **more
     )
