@@ -8,6 +8,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def are(number: int) -> str:
+    """The verb after so many."""
+    return "is" if number == 1 else "are"
+
+
 def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     """The first names, and how many more there are: `a, b and 3 more`."""
     words = list(map(str, names))

@@ -73,6 +73,16 @@ def _no_waiting_for_disks():
         yield
 
 
+@pytest.fixture
+def ledger(tmp_path):
+    """That of a new run, in a file."""
+    from dipaco.control.ledger import open_ledger
+
+    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
+        ledger.start({})
+        yield ledger
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_stays_on_a_host():
     """TensorStore keeps its first threads. Once they are on a host of `support/hosts.py`, no later

@@ -246,7 +246,7 @@ def measure(options: argparse.Namespace, at: Site, way: str) -> dict[str, Any]:
     moments: list[Moment] = []
     try:
         while len(moments) <= options.until:
-            reached = run.ledger.progress.phases_reached(MODULAR, len(config.topology.modules))
+            reached = run.phases_reached
             if reached >= len(moments) and run.ledger.queue.task_counts().get(("train", MODULAR)):
                 moments.append(moment(at))
             check(processes, at)

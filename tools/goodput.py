@@ -225,8 +225,7 @@ class Watch:
             for life in self._fleet.lives.values()
         )
         self._fleet.end()
-        modules = self._run.plan.arm(MODULAR).topology.modules
-        phases = self._run.ledger.progress.phases_reached(MODULAR, len(modules))
+        phases = self._run.phases_reached
         return Measured(
             goodput=tasks * self._options.task_seconds / (alive_seconds - in_hand),
             participation=(committed - self._committed) / (live - self._live - in_hand),

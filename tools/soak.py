@@ -130,7 +130,7 @@ def soak(options: argparse.Namespace, at: Any) -> dict[str, Any]:
         wrong = beside.wrong
         stack.close()
         fleet.end()
-        reached = run.ledger.progress.phases_reached(MODULAR, len(run.config.topology.modules))
+        reached = run.phases_reached
         return {
             "minutes": round(options.seconds / 60, 1), "workers": options.workers, "paths": paths,
             "phases": reached, "kills": kills, "answers": beside.answers, "wrong": wrong[:5],

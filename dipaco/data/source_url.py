@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 
 from dipaco.data.document import printable
 from dipaco.errors import BadSetting, BadSource
-from dipaco.plural import counted
+from dipaco.plural import are, counted
 
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 # Endings of the files that are read of a folder, by kind. Only JSON lines may be compressed.
@@ -214,10 +214,8 @@ def notes_of_files(place: str, suffixes: tuple[str, ...], files: Sequence[Path] 
                 f"Not read: {_by_ending(others)}. `{glob_of}` names others."
             )
     if empty := [file for file in files if not file.stat().st_size]:
-        is_are = "is" if len(empty) == 1 else "are"
-        notes.append(
-            f"{counted(len(empty), 'file')} {is_are} empty, such as `{printable(str(empty[0]))}`."
-        )
+        some = f"{counted(len(empty), 'file')} {are(len(empty))} empty"
+        notes.append(f"{some}, such as `{printable(str(empty[0]))}`.")
     return notes
 
 

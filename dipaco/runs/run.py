@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dipaco.config import RunConfig
+from dipaco.config import MODULAR, RunConfig
 from dipaco.control.database.location import DatabaseLocation
 from dipaco.control.errors import NotAvailable
 from dipaco.control.ledger import Ledger
@@ -182,6 +182,11 @@ class Run:
         from dipaco.runs.scoring_programs import ScoringPrograms
 
         return ScoringPrograms(self.config)
+
+    @property
+    def phases_reached(self) -> int:
+        """The last phase that all modules of the modular arm have reached. -1 if there is none."""
+        return self.ledger.progress.phases_reached(MODULAR, len(self.config.topology.modules))
 
     def stage(self, name: str, phase: int = 0) -> StageDone:
         return self.ledger.facts.stage(name, phase)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from dipaco import overrides
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged, WorkersActive
-from dipaco.plural import listed
+from dipaco.plural import are, listed
 from dipaco.runs.opening import database_location_of
 from dipaco.runs.version import described_version
 from dipaco.stopping import STOPPING_SECONDS, patience
@@ -77,4 +77,4 @@ def _active_workers(ledger: Ledger) -> str:
     does not count: it is refused when it comes back.
     """
     names = ledger.reaper.active()
-    return f"{listed(names, 3)} {'is' if len(names) == 1 else 'are'} here" if names else ""
+    return f"{listed(names, 3)} {are(len(names))} here" if names else ""

@@ -102,13 +102,8 @@ def from_run(config: RunConfig, where: Where, source: str, rules: Recorded | Non
             raise CannotStartFrom(source=source, problem=problem)
         there = other.ledger.facts.receipts_at(MODULAR, int(phase))
         if len(there) < len(other.config.topology.modules):
-            whole = other.ledger.progress.phases_reached(
-                MODULAR, len(other.config.topology.modules)
-            )
-            raise CannotStartFrom(
-                source=source,
-                problem=f"its modules have reached phases 0 to {whole}, not {phase}",
-            )
+            problem = f"its modules have reached phases 0 to {other.phases_reached}, not {phase}"
+            raise CannotStartFrom(source=source, problem=problem)
         _check_not_cleaned(source, other, int(phase))
         if other.config.num_paths == config.num_paths:
             check_router(source, other, config, rules or {})

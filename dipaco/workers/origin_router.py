@@ -27,7 +27,7 @@ def comes_from_base(other: Run, config: RunConfig, rules: Recorded) -> bool:
     would fit its own. Small models never come. The base model and the text do, and give the same
     small models again.
     """
-    is_routed = any(stage.stage == "route" for stage in other.ledger.facts.stages())
+    is_routed = bool(other.ledger.facts.routings())
     came_with_modules = other.given("modules") is not None  # and may be of other settings
     is_fitted = not came_with_modules and other.config.routing.kind != SMALL_MODELS
     is_same_rule = other.rules.get("router") == rules.get("router")

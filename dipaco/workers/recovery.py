@@ -74,7 +74,7 @@ def _phase_of(error: DipacoError) -> int:
 
 def _router_of_shard(run: Run, name: str | None) -> Task | None:
     """The task that planned the rows of a shard."""
-    for routing in (stage for stage in run.ledger.facts.stages() if stage.stage == "route"):
+    for routing in run.ledger.facts.routings():
         if name in {receipt.name for receipt in run.shards_of(routing).plans}:
             return Task("route", phase=routing.phase)
     return None

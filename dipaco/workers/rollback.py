@@ -49,7 +49,7 @@ def undo_steps(run: Run, path: int, step: int) -> None:
       WorkersActive: a backbone runs, or a worker holds a lease.
     """
     arm, facts = run.plan.arm(MODULAR), run.ledger.facts
-    phase = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
+    phase = run.phases_reached
     saved, there = facts.partial_snapshots(MODULAR, path, max(phase, 0)), list[int]()
     if 0 <= phase < arm.phases and path not in facts.trained(MODULAR, phase):
         there = [arm.steps_before(phase), *(one.step for one in reversed(saved))]
@@ -110,8 +110,7 @@ def _due_at(run: Run, phase: int) -> list[Task]:
 
 
 def _check_phase(run: Run, phase: int) -> None:
-    modules = run.config.topology.modules
-    reached = run.ledger.progress.phases_reached(MODULAR, len(modules))
+    reached = run.phases_reached
     if not 0 <= phase <= reached:
         there = "not routed yet" if reached < 0 else f"at phase {reached}"
         raise CannotRollBack(phase=phase, problem=f"it is {there}.")

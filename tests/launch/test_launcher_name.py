@@ -6,7 +6,6 @@ import subprocess
 
 import pytest
 
-from dipaco.control.ledger import open_ledger
 from dipaco.control.process_id import ProcessId, _began
 from dipaco.launch.errors import LauncherNameTaken
 from dipaco.launch.launcher_name import launcher_name
@@ -14,13 +13,6 @@ from dipaco.launch.launcher_name import launcher_name
 OF = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
 LAUNCH = "-[a-z]+"  # roles of `dipaco launch`
 MADE_UP = "h-7-0a1b2c"
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.start({})
-        yield ledger
 
 
 def put_owner(ledger, name, process_id):

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from dipaco.control.ledger import open_ledger
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import NOT_NOW, DiskFull
 from dipaco.launch import supervisor as file
@@ -46,13 +45,6 @@ class FakeEngine:
     def die(self, name, code, last_line=""):
         self.alive.remove(name)
         self.ended.append(EndedWorker(name, code, last_line))
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.start({})
-        yield ledger
 
 
 @pytest.fixture

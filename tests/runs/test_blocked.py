@@ -2,17 +2,11 @@
 
 import pytest
 
-from dipaco.control.ledger import open_ledger
+from dipaco.control.facts.quorums import StepInGrace
 from dipaco.control.planning.tasks import Task
 from dipaco.runs.reading import blocked
-from dipaco.runs.reading.blocked import Grace, situation_of, why
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.start({})
-        yield ledger
+from dipaco.runs.reading.blocked import situation_of, why
+from dipaco.topology import ModuleId
 
 
 @pytest.fixture
@@ -140,7 +134,8 @@ def test_paused_or_draining(ledger, said, command, state):
 def test_a_quorum_that_waits_for_the_rest(ledger, said):
     join(ledger)
     ledger._database._connection.execute("UPDATE tasks SET state = 'waiting'")
-    assert said(Grace("early/0000", 3, 40.0), Grace("late/0000", 3, 50.0)) == (
+    early, late = (ModuleId(level, 0) for level in ("early", "late"))
+    assert said(StepInGrace(early, 3, 40.0), StepInGrace(late, 3, 50.0)) == (
         "quorum",
         "early/0000 phase 3 has its quorum and waits 40 s for the rest",
     )

@@ -1,18 +1,8 @@
 """The monitor: its events, and when no worker is left."""
 
-import pytest
-
-from dipaco.control.ledger import open_ledger
 from dipaco.workers.monitor import Monitor
 
 HERE = {"host": "home", "pid": 1, "process_id": "one", "machine": "a cpu", "version": "0"}
-
-
-@pytest.fixture
-def ledger(tmp_path):
-    with open_ledger(tmp_path / "ledger.sqlite") as ledger:
-        ledger.start({})
-        yield ledger
 
 
 def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):

@@ -16,7 +16,6 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-from dipaco.config import MODULAR
 from dipaco.control import clock
 from dipaco.control.errors import NotAvailable
 from dipaco.control.facts.redos import MOST_REDOS
@@ -431,11 +430,9 @@ class Play(Callbacks):
 
     def _go_back(self) -> None:
         run, player = self.run, self._dice.choice(self._awake())
-        modules = run.config.topology.modules
-        reached = run.ledger.progress.phases_reached(MODULAR, len(modules))
-        if reached >= 0:
+        if run.phases_reached >= 0:
             with self._as(player), contextlib.suppress(CannotRollBack, WorkersActive, NotAvailable):
-                rollback.roll_back(player.host.run, self._dice.randint(0, reached))
+                rollback.roll_back(player.host.run, self._dice.randint(0, run.phases_reached))
 
     def in_between(self) -> None:
         """To be called between two deletions, and between two reads of a run that goes back: now

@@ -79,6 +79,10 @@ class Facts:
         facts = (stage_done(*row) for row in self._database.rows("list_stages"))
         return sorted(facts, key=lambda fact: (PRIORITY[fact.stage], fact.phase))
 
+    def routings(self) -> list[StageDone]:
+        """Those that routed documents, the first one first."""
+        return [stage for stage in self.stages() if stage.stage == "route"]
+
     def slices(self, stage: str, step: str = "") -> list[SliceDone]:
         """Results of a stage's slices that are done, of one step or of all, in order."""
         rows = self._database.rows("list_slices", names=f"{stage} {step + ' ' if step else ''}%")

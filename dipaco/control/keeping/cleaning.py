@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dipaco.control.database.contract import Database
 from dipaco.control.database.retry import retried
 from dipaco.control.errors import CannotClean, RunCleaned
-from dipaco.plural import counted, listed
+from dipaco.plural import are, counted, listed
 
 KEY = "cleaned"
 
@@ -35,7 +35,7 @@ class Cleanings:
             raise CannotClean(problem=f"it is worked on by {listed(workers, 3)}.")
         unfinished = len(self._database.rows("list_tasks"))
         if unfinished:
-            left = f"{counted(unfinished, 'task')} {'is' if unfinished == 1 else 'are'} not done"
+            left = f"{counted(unfinished, 'task')} {are(unfinished)} not done"
             problem = f"{left}, and what would be removed is needed to go on. Finish it first."
             raise CannotClean(problem=problem)
 

@@ -20,7 +20,7 @@ from dipaco.control.keeping.cleaning import lock_whole_run, refuse_cleaned
 from dipaco.control.keeping.retention import GOING_BACK, deleting_workers, stop_deletions
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import WorkersActive
-from dipaco.plural import listed
+from dipaco.plural import are, listed
 
 ASIDE = {  # table -> the query that sets aside its facts
     "modules": "aside_after",
@@ -140,8 +140,7 @@ class Rollbacks:
 def _stop_deletions(database: Database) -> None:
     """Inside a transaction that holds the lock of the whole run. Raises `WorkersActive`."""
     if active := deleting_workers(database):
-        is_or_are = "is" if len(active) == 1 else "are"
-        who = f"{listed(active, 3)} {is_or_are} deleting what is not needed any more"
+        who = f"{listed(active, 3)} {are(len(active))} deleting what is not needed any more"
         raise WorkersActive(what="Going back", who=who)
     stop_deletions(database)
 

@@ -12,9 +12,10 @@ from typing import NamedTuple
 from dipaco.control.claims.failures import Failure
 from dipaco.control.claims.queue import LEASE_SECONDS, HeldClaim, UnfinishedTask
 from dipaco.control.claims.silent_workers import stalled_limit
+from dipaco.control.facts.quorums import StepInGrace
 from dipaco.control.ledger import Ledger
 from dipaco.control.members.members import Member
-from dipaco.plural import counted
+from dipaco.plural import are, counted
 
 QUIET_SHARE = 0.5  # A worker may be dead after this share of a lease without a heartbeat.
 STALLED_SHARE = 0.5  # A task may hang after this share of the time that ends its claim.
@@ -28,14 +29,6 @@ class Reason(NamedTuple):
     sentence: str
 
 
-class Grace(NamedTuple):
-    """An outer step that has its quorum, and waits for the rest."""
-
-    module: str
-    phase: int
-    seconds_left: float
-
-
 class Situation(NamedTuple):
     """The facts of one moment that the reason follows from."""
 
@@ -45,7 +38,7 @@ class Situation(NamedTuple):
     members: Sequence[Member]  # all that ever took part
     failures: Sequence[Failure]
     is_stuck: bool  # no task can go on without one that has failed
-    graces: Sequence[Grace]
+    graces: Sequence[StepInGrace]
     full_disk: str  # the folder whose disk is full, or empty
 
     @property
@@ -58,7 +51,7 @@ class Situation(NamedTuple):
         return [m for m in self.here if m.silent_seconds < LEASE_SECONDS and not m.is_silent]
 
 
-def situation_of(ledger: Ledger, folder: Path, graces: Sequence[Grace]) -> Situation:
+def situation_of(ledger: Ledger, folder: Path, graces: Sequence[StepInGrace]) -> Situation:
     """Reads it. `folder` is the run's on this machine. Its disk is checked."""
     return Situation(
         command=ledger.meta.command().name,
@@ -103,7 +96,7 @@ def _of_live_workers(at: Situation) -> Reason:
     failed = f"; {_failed(at)}" if any(f.state == "failed" for f in at.failures) else ""
     if live:
         workers = counted(len({claim.worker for claim in live}), "worker")
-        held = f"{counted(len(live), 'task')} {_are(len(live))} held by {workers}"
+        held = f"{counted(len(live), 'task')} {are(len(live))} held by {workers}"
         stalled = [claim for claim in live if _is_stalled(claim)]
         hangs = f"; {_hangs(stalled)}" if stalled else ""
         state = "working" if len(stalled) < len(live) else "stalled"
@@ -130,7 +123,7 @@ def _of_ready(at: Situation, ready: Sequence[UnfinishedTask], failed: str) -> Re
     kinds = {each.task.kind for each in ready}
     able = [m for m in at.alive if not m.kinds or kinds & set(m.kinds)]
     if able:
-        number = f"{counted(len(ready), 'task')} {_are(len(ready))} ready"
+        number = f"{counted(len(ready), 'task')} {are(len(ready))} ready"
         return Reason("working", f"{number} for {counted(len(able), 'worker')}{failed}")
     what = ", ".join(sorted(kinds))
     none = f"none of {counted(len(at.alive), 'worker')} here does {what}"
@@ -180,18 +173,14 @@ def _failed(at: Situation) -> str:
 def _ready(at: Situation) -> str:
     ready = sum(each.state == "ready" for each in at.tasks)
     if ready:
-        return f"{counted(ready, 'task')} {_are(ready)} ready"
-    return f"{counted(len(at.tasks), 'task')} {_are(len(at.tasks))} left"
+        return f"{counted(ready, 'task')} {are(ready)} ready"
+    return f"{counted(len(at.tasks), 'task')} {are(len(at.tasks))} left"
 
 
 def _last_words(at: Situation) -> str:
     """The reason of the worker that left last, if it did not leave in order."""
     last = min(at.members, key=lambda member: member.silent_seconds, default=None)
     return f" {last.name} left with {last.last_words}" if last and last.last_words else ""
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
 
 
 def _is_quiet(member: Member) -> bool:

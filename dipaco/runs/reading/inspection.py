@@ -24,8 +24,7 @@ def inspection_of(run: Run) -> dict[str, Any]:
     """
     run.stage("route")
     arm = run.plan.arm(MODULAR)
-    routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
-    routings.sort(key=lambda stage: stage.phase)
+    routings = run.ledger.facts.routings()
     last = Routed.of(routings[-1])
     documents = last.documents
     taken = run.ledger.quorums.taken(MODULAR)

@@ -9,7 +9,7 @@ from dipaco.control.members.leaderboard import leaderboard
 from dipaco.control.members.members import Member
 from dipaco.control.planning.summaries import Routed
 from dipaco.runs.forecast.traffic import growth_bytes
-from dipaco.runs.reading.blocked import Grace, situation_of, why
+from dipaco.runs.reading.blocked import situation_of, why
 from dipaco.runs.reading.progress import bytes_per_machine, progress_of, work_left_seconds
 from dipaco.runs.reading.releases import samples_as_json
 from dipaco.runs.reading.sizes import sizes_of
@@ -65,13 +65,15 @@ def status_of(run: Run, *, with_sizes: bool = True) -> dict[str, Any]:
     for fact in ledger.facts.evaluations():
         arms[fact.arm]["evaluations"].append({"phase": fact.phase, "perplexity": fact.perplexity})
     unfinished = ledger.queue.unfinished()
+    has_quorum = run.plan.arm(MODULAR).has_quorum
+    in_grace = ledger.quorums.in_grace(MODULAR) if has_quorum else []
     counts = ledger.queue.task_counts()
     done = [kind for kind in STAGE if _is_done(kind, counts)]
     return {
         "name": run.config.name,
         "seed": run.config.seed,
         "rules": {kind: rule._asdict() for kind, rule in run.rules.items()},
-        "why": why(situation_of(ledger, run.layout.root, _graces_of(run)))._asdict(),
+        "why": why(situation_of(ledger, run.layout.root, in_grace))._asdict(),
         "failures": [
             {**failure._asdict(), "task": str(failure.task)} for failure in ledger.failures.list()
         ],
@@ -113,7 +115,7 @@ def _newest_samples(ledger: Ledger) -> list[dict[str, Any]]:
 
 def _outside_bounds(run: Run) -> str:
     """A sentence that names shards of the newest routing outside their bounds, or nothing."""
-    routings = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
+    routings = run.ledger.facts.routings()
     return Routed.of(routings[-1]).outside_bounds if routings else ""
 
 
@@ -171,7 +173,7 @@ def _status_of_worker(member: Member, claim: HeldClaim | None) -> dict[str, Any]
 def _bytes_per_machine(run: Run) -> dict[str, int]:
     """Bytes of the modular model through each machine's interface: until now, and of the run."""
     arm = run.plan.arm(MODULAR)
-    reached = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
+    reached = run.phases_reached
     until_now = 0 if reached < 0 else bytes_per_machine(run, arm, reached)
     return {"until_now": until_now, "of_the_run": bytes_per_machine(run, arm, arm.phases)}
 
@@ -183,13 +185,6 @@ def _bits(run: Run, machines: dict[str, int]) -> str:
     if len(machines) <= 1:
         return "the same on every worker: all are of one kind"
     return "within a tolerance: workers of several kinds took part"
-
-
-def _graces_of(run: Run) -> list[Grace]:
-    if not run.plan.arm(MODULAR).has_quorum:
-        return []
-    in_grace = run.ledger.quorums.in_grace(MODULAR)
-    return [Grace(str(at.module), at.phase, at.seconds_left) for at in in_grace]
 
 
 def _quorum_of(run: Run) -> dict[str, Any] | None:

@@ -56,7 +56,7 @@ def features_for(run: Run, phase: int) -> FeaturesOf:
     have made them for it, else computes them.
     """
     facts, count = run.ledger.facts, run.plan.feature_slices
-    is_routed = any(each.stage == "route" and each.phase == phase for each in facts.stages())
+    is_routed = phase in {routing.phase for routing in facts.routings()}
     if is_routed or not count or facts.num_slices("route", STEP) < count:
         return features_of
     return _Recorded(run).read
@@ -65,7 +65,7 @@ def features_for(run: Run, phase: int) -> FeaturesOf:
 def superseded_features(run: Run) -> list[str]:
     """Names of features that no routing will read: the last one is recorded."""
     last = max(run.config.routing.alternations, default=0)
-    if not any(each.stage == "route" and each.phase == last for each in run.ledger.facts.stages()):
+    if last not in {routing.phase for routing in run.ledger.facts.routings()}:
         return []
     slices = run.ledger.facts.slices("route", STEP)
     return [receipt.name for fact in slices for receipt in fact.artifacts.values()]
