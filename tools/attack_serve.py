@@ -76,16 +76,16 @@ class Attack:
 
     async def corpus(self) -> None:
         """The training text, and the page as another site's."""
-        for path in ("/dashboard/", "/dashboard/documents?text=a"):
+        for path in ("/dashboard/", "/dashboard/texts"):
             await self._ask("GET", path, expected=404)
         await self._ask("GET", "/v1/models", expected=403, headers={"Host": "evil.example"})
 
     async def streams(self) -> None:
-        """Sixty streams of the dashboard at once, and searches of the training text."""
+        """Sixty streams of the dashboard at once, and twenty tables of the training text."""
         ask = functools.partial(self._ask, "GET", port=self._dashboard_port)
         await asyncio.gather(
             *(ask("/changes") for _ in range(60)),
-            *(ask(f"/documents?text={number}") for number in range(20)),
+            *(ask("/texts") for _ in range(20)),
         )
 
     async def ids(self) -> None:

@@ -1,4 +1,4 @@
-"""The HTTP server of the page: the page, the recording, its changes, and documents. Of a sweep: its
+"""The HTTP server of the page: the page, the recording, its changes, and texts. Of a sweep: its
 page, and below it the same of each run.
 """
 
@@ -31,8 +31,7 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 BEAT_SECONDS = 15.0  # time between two signs of life to a page without news
-MOST_STREAMS, MOST_SEARCHES = 256, 16  # at once; clients share them
-MOST_WORDS = 200  # length limit of a search
+MOST_STREAMS = 256  # at once; clients share them
 
 
 def make_app(watcher: Watcher | SweepWatcher, api_keys: tuple[str, ...] = ()) -> Starlette:
@@ -110,43 +109,19 @@ class _SweepPages(_Pages):
 
 
 class _RunPages(_Pages):
-    """The page of a run, its changes and its documents."""
+    """The page of a run, its changes and its texts."""
 
     def __init__(self, watcher: Watcher, keys: list[bytes]):
         super().__init__(watcher, keys)
-        self._searches = FairThreads(1, "searches")
-        self._streams, self._waiting = ClientPlaces(), ClientPlaces()
+        self._streams = ClientPlaces()
         self.routes += [
             Route("/changes", self._with_key(self._changes)),
             Route("/texts", self._with_key(self._texts)),
-            Route("/documents", self._with_key(self._documents)),
-            Route("/document/{number:int}", self._with_key(self._document)),
         ]
 
     async def _texts(self, request: Request) -> Response:
         table = await self._threads.run(request.state.client, self._watcher.table)
         return Response(table, media_type=JSON)
-
-    async def _document(self, request: Request) -> Response:
-        number, client = request.path_params["number"], request.state.client
-        texts = await self._threads.run(client, self._watcher.texts)
-        fate = None if texts is None else await self._threads.run(client, texts.fate, number)
-        if fate is None:
-            return _problem(f"There is no document {number}.", 404)
-        return _json(fate)
-
-    async def _documents(self, request: Request) -> Response:
-        words = request.query_params.get("text", "").strip()[:MOST_WORDS]
-        client = request.state.client
-        texts = await self._threads.run(client, self._watcher.texts)
-        if texts is None or not words:
-            return _json({"found": [], "looked": 0, "documents": 0})
-        if not self._waiting.take(client, 1, MOST_SEARCHES):
-            return _too_many("searches")
-        try:
-            return _json(await self._searches.run(client, texts.find, words))
-        finally:
-            self._waiting.give_back(client)
 
     async def _changes(self, request: Request) -> Response:
         """Server-sent events: one for each difference, and `stale` if the page must begin again."""
@@ -156,7 +131,9 @@ class _RunPages(_Pages):
             return _problem("`after` is a number.", 400)
         client = request.state.client
         if not self._streams.take(client, 1, MOST_STREAMS):
-            return _too_many("open pages")
+            answer = _problem("There are too many open pages. Try again in a moment.", 429)
+            answer.headers["Retry-After"] = "1"
+            return answer
         return ClosingStream(
             self._events(number),
             lambda: self._streams.give_back(client),
@@ -185,12 +162,6 @@ class _RunPages(_Pages):
                         await asyncio.wait_for(woken.wait(), BEAT_SECONDS)
                     except TimeoutError:
                         yield b": nothing new\n\n"
-
-
-def _too_many(what: str) -> Response:
-    answer = _problem(f"There are too many {what}. Try again in a moment.", 429)
-    answer.headers["Retry-After"] = "1"
-    return answer
 
 
 def _json(value: Any) -> Response:

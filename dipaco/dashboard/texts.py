@@ -4,8 +4,6 @@ It is read on request from the shards and scores that routing and evaluation sav
 """
 
 import json
-import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,14 +20,10 @@ from dipaco.receipt import Receipt
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_tree
 
-# Limit of a table. In a larger corpus the page asks for single documents.
-MOST_DOCUMENTS = 1_000_000
-BEGINNING_CHARACTERS = 72
+MOST_DOCUMENTS = 1_000_000  # a larger corpus has no table
+BEGINNING_CHARACTERS = 160
 BEGINNING_TOKENS = 40
 MOST_BEGINNINGS = 6000  # limit of a table
-SEARCH_SECONDS = 5.0
-SEARCH_BATCH = 256
-MOST_FOUND = 20
 NO_PATH = -1
 
 
@@ -39,8 +33,7 @@ class Texts:
     def __init__(self, run: Run):
         run.stage("route")  # before that there may be no corpus either
         self._run, self._corpus = run, run.corpus
-        stages = [stage for stage in run.ledger.facts.stages() if stage.stage == "route"]
-        self._routings = sorted(stages, key=lambda stage: stage.phase)
+        self._routings = run.ledger.facts.routings()
         self._paths = [self._paths_of(routing) for routing in self._routings]
         self._scores = list(self._losses())
 
@@ -49,7 +42,8 @@ class Texts:
         corpus, count = self._corpus, len(self._corpus.lengths)
         if count > MOST_DOCUMENTS:
             return None
-        chosen = self._with_beginnings()
+        chosen, tokenizer = self._with_beginnings(), corpus.tokenizer()
+        begins = (tokens[:BEGINNING_TOKENS] for tokens in corpus.tokens(chosen))
         return {
             "domains": list(corpus.domain_names),
             "splits": list(SPLITS),
@@ -70,59 +64,9 @@ class Texts:
             ],
             "beginnings": {
                 "documents": packed(chosen, "i4"),
-                "texts": [text[:BEGINNING_CHARACTERS] for text in self._texts(chosen, True)],
+                "texts": [tokenizer.decode(each)[:BEGINNING_CHARACTERS] for each in begins],
             },
         }
-
-    def fate(self, number: int) -> dict[str, Any] | None:
-        """One document, or None if there is none with this number."""
-        corpus = self._corpus
-        if not 0 <= number < len(corpus.lengths):
-            return None
-        (text,) = self._texts(np.array([number]), False)
-        return {
-            "document": number,
-            "domain": corpus.domain_names[int(corpus.domains[number])],
-            "split": SPLITS[int(corpus.splits[number])],
-            "tokens": int(corpus.lengths[number]),
-            "text": text[:4000],
-            "routings": [
-                {
-                    "phase": stage.phase,
-                    "paths": [int(path) for path in paths[:, number] if path != NO_PATH],
-                }
-                for stage, paths in zip(self._routings, self._paths, strict=True)
-            ],
-            "losses": [
-                {"phase": phase, "loss": float(losses[at])}
-                for phase, documents, losses in self._scores
-                for at in np.flatnonzero(documents == number)
-            ],
-        }
-
-    def find(self, words: str) -> dict[str, Any]:
-        """Documents that contain the given words, ignoring case: the first ones that are found
-        within `SEARCH_SECONDS`.
-        """
-        until, found, looked = time.monotonic() + SEARCH_SECONDS, [], 0
-        sought = re.compile(re.escape(words), re.IGNORECASE)
-        everything = np.arange(len(self._corpus.lengths))
-        for start in range(0, len(everything), SEARCH_BATCH):
-            batch = everything[start : start + SEARCH_BATCH]
-            for number, text in zip(batch, self._texts(batch, False), strict=True):
-                if (at := sought.search(text)) is not None:
-                    before = max(0, at.start() - 30)
-                    piece = text[before : at.start() + BEGINNING_CHARACTERS]
-                    found.append({"document": int(number), "text": piece})
-            looked = start + len(batch)
-            if len(found) >= MOST_FOUND or time.monotonic() > until:
-                break
-        return {"found": found[:MOST_FOUND], "looked": looked, "documents": len(everything)}
-
-    def _texts(self, documents: np.ndarray, beginning: bool) -> list[str]:
-        tokenizer = self._corpus.tokenizer()
-        most = BEGINNING_TOKENS if beginning else None
-        return [tokenizer.decode(tokens[:most]) for tokens in self._corpus.tokens(documents)]
 
     def _with_beginnings(self) -> np.ndarray:
         """Documents whose first words are in the table: scored ones first, then others evenly."""

@@ -110,8 +110,7 @@ class Watcher:
         self._listeners: set[Callable[[], None]] = set()
         self._problem: DipacoError | None = None
         self._thread = threading.Thread(target=self._work, name="dashboard reader", daemon=True)
-        self._texts_lock, self._texts, self._texts_key = threading.Lock(), None, None
-        self._table: bytes | None = None
+        self._table_lock, self._table, self._table_version = threading.Lock(), b"", None
         self._texts_version = (0, 0, 0, 0)
         self._openings = 0  # openings of a run: another may have begun in its place
 
@@ -179,30 +178,21 @@ class Watcher:
 
     def table(self) -> bytes:
         """The texts. They are read again when more has been routed or evaluated, the run went back,
-        or the last read failed. Any thread may call it. Raises the errors of `texts`.
+        or the last read failed. Any thread may call it. Raises the errors of reading the run or its
+        text, or `TextsNotReadable`. The next call tries again.
         """
-        self.texts()
-        with self._texts_lock:
-            if self._table is None:
-                self._table = texts_to_json(None if self._texts is None else self._texts.table())
-            return self._table
-
-    def texts(self) -> Texts | None:
-        """The routing of text, or None if nothing has been routed. Raises the errors of reading the
-        run or its text, or `TextsNotReadable`. The next call tries again.
-        """
-        with self._texts_lock:
-            if self._texts_key != self._texts_version:
-                version, self._texts_key, self._table = self._texts_version, None, None
+        with self._table_lock:
+            if self._table_version != self._texts_version:
+                version, self._table_version, table = self._texts_version, None, None
                 try:
                     with reading(self._address) as run:
-                        self._texts = Texts(run)
-                except NotAvailable:
-                    self._texts = None
+                        table = Texts(run).table()
+                except NotAvailable:  # nothing has been routed
+                    pass
                 except OSError as error:
                     raise TextsNotReadable(run=self._address, problem=error) from error
-                self._texts_key = version
-            return self._texts
+                self._table, self._table_version = texts_to_json(table), version
+            return self._table
 
     def _work(self) -> None:
         while not self._is_stopping:

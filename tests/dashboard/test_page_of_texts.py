@@ -37,7 +37,7 @@ def test_texts_that_cannot_be_read_leave_what_was_found_and_are_asked_for_now_an
 
         with monkeypatch.context() as patch:
             patch.setattr(watcher_module, "Texts", failing)
-            watcher._texts_key = None
+            watcher._table_version = None
             renew(page)
             problem.get_by_text("Input/output error").wait_for()
             before = len(asked)

@@ -7,8 +7,8 @@ import json
 import threading
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
+from types import SimpleNamespace
 
 import pytest
 
@@ -19,7 +19,6 @@ import httpx
 from dipaco.dashboard import server
 from dipaco.dashboard import watcher as watcher_module
 from dipaco.dashboard.reader import Change
-from dipaco.dashboard.texts import Texts
 from dipaco.dashboard.watcher import OLD_SECONDS, Freshness, Pace, Watcher, mark_of
 from dipaco.runs.errors import NoSuchRun
 from dipaco.runs.opening import reading
@@ -45,7 +44,7 @@ def test_the_page_is_open_and_the_run_needs_a_key(tiny):
         status, content = get(url)
         assert status == 200
         assert b"</html>" in content
-        for place in ("recording", "changes", "texts", "documents?text=a", "document/0"):
+        for place in ("recording", "changes", "texts"):
             for key in (None, "other", "sécret"):
                 status, content = get(url + place, key and key.encode().decode("latin-1"))
                 assert status == 401, place
@@ -62,73 +61,40 @@ def test_a_key_of_any_letters_is_sent_as_its_bytes(tiny):
         assert get(url + "recording", "клю".encode().decode("latin-1"))[0] == 401
 
 
-def test_documents_are_answered_by_number_and_by_words(tiny):
-    with served(tiny.folder) as (url, _):
-        fate = json.loads(get(url + "document/3")[1])
-        assert fate["document"] == 3
-        found = json.loads(get(f"{url}documents?text={urllib.parse.quote(fate['text'][:8])}")[1])
-        assert found["found"]
-        status, content = get(url + "document/999999")
-        assert status == 404
-        assert "no document 999999" in json.loads(content)["error"]["message"]
-        table = json.loads(get(url + "texts")[1])
-        assert table["domains"]
-        assert get(url + "changes?after=x")[0] == 400
-
-
-def test_streams_and_searches_of_one_client_leave_places_for_another(tiny, monkeypatch):
+def test_pages_of_one_client_leave_places_for_another(tiny, monkeypatch):
     monkeypatch.setattr(server, "MOST_STREAMS", 4)
-    monkeypatch.setattr(server, "MOST_SEARCHES", 2)
-    at_once, most, may_end = [], [], threading.Event()
-
-    def slow_find(self, words):
-        at_once.append(words)
-        most.append(len(at_once))
-        assert may_end.wait(30)
-        at_once.remove(words)
-        return {"found": []}
-
-    monkeypatch.setattr(Texts, "find", slow_find)
     mine, other = ({"Authorization": f"Bearer {key}"} for key in ("mine", "other"))
 
     async def all_at_once(url):
-        async with httpx.AsyncClient(base_url=url, timeout=60) as client:
-            opened = contextlib.AsyncExitStack()
-            async with opened:
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=60) as client,
+            contextlib.AsyncExitStack() as opened,
+        ):
 
-                async def status(headers):
-                    stream = client.stream("GET", "changes?after=0", headers=headers)
-                    return (await opened.enter_async_context(stream)).status_code
+            async def status(headers):
+                stream = client.stream("GET", "changes?after=0", headers=headers)
+                return (await opened.enter_async_context(stream)).status_code
 
-                streams = [await status(mine) for _ in range(6)], await status(other)
-            find = lambda headers: client.get("documents?text=a", headers=headers)  # noqa: E731
-            found = [asyncio.ensure_future(find(mine)) for _ in range(6)]
-            await asyncio.wait(found, return_when="FIRST_COMPLETED")
-            found.append(asyncio.ensure_future(find(other)))
-            await asyncio.sleep(0.05)
-            assert (await client.get("recording", headers=other)).status_code == 200
-            may_end.set()
-            return streams, [each.status_code for each in await asyncio.gather(*found)]
+            streams = [await status(mine) for _ in range(6)]
+            assert (await client.get("recording", headers=mine)).status_code == 200
+            return streams, await status(other)
 
     with served(tiny.folder, keys=("mine", "other")) as (url, _):
-        streams, found = asyncio.run(all_at_once(url))
-    assert streams == ([200] * 4 + [429] * 2, 200)
-    assert sorted(found[:6]) == [200] * 2 + [429] * 4
-    assert found[6] == 200
-    assert max(most) == 1
+        assert get(url + "changes?after=x", "mine")[0] == 400
+        assert asyncio.run(all_at_once(url)) == ([200] * 4 + [429] * 2, 200)
 
 
-def test_a_search_that_the_end_of_the_server_cuts_off_is_told_so(tiny, monkeypatch):
+def test_a_page_that_the_end_of_the_server_cuts_off_is_told_so(tiny, monkeypatch):
     begun, may_end = threading.Event(), threading.Event()
-    monkeypatch.setattr(Texts, "find", lambda *_: begun.set() or may_end.wait(30))
+    monkeypatch.setattr(Watcher, "table", lambda _: begun.set() or may_end.wait(30))
 
     async def cut_off(watcher):
         transport = httpx.ASGITransport(server.make_app(watcher))
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
-            search = asyncio.ensure_future(client.get("/documents?text=a"))
+            asking = asyncio.ensure_future(client.get("/texts"))
             await asyncio.to_thread(begun.wait, 30)
-            search.cancel()
-            return await search
+            asking.cancel()
+            return await asking
 
     with served(tiny.folder) as (_, watcher):
         answer = asyncio.run(cut_off(watcher))
@@ -185,7 +151,7 @@ def test_reading_writes_nothing(tiny, copy_of):
         run.ledger.facts.stages()
     before = {file: file.read_bytes() for file in copy.folder.rglob("*") if file.is_file()}
     with served(copy.folder) as (url, _):
-        for place in ("", "recording", "texts", "document/0"):
+        for place in ("", "recording", "texts"):
             assert get(url + place)[0] == 200
     after = {file: file.read_bytes() for file in copy.folder.rglob("*") if file.is_file()}
     assert {file.name for file in after if before.get(file) != after[file]} <= {
@@ -284,7 +250,7 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
     watcher, heard = Watcher(Address.of(place), pace), threading.Event()
     watcher.start()
     try:
-        before, texts = json.loads(watcher.recording()), watcher.texts()
+        before, texts = json.loads(watcher.recording()), watcher.table()
         assert before["status"]["command"] == "drain"
         with watcher.opened(heard.set):
             place.rename(tmp_path / "gone")
@@ -297,7 +263,7 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
             watcher.recording()
         other.rename(place)
         assert json.loads(watcher.recording())["status"]["command"] == "run"
-        assert watcher.texts() is not texts
+        assert watcher.table() is not texts
         (tmp_path / "gone").rename(other)
         place.rename(tmp_path / "gone")
         other.rename(place)  # nobody has looked in between
@@ -310,13 +276,14 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
 
 def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
     made, change = [], Change(0, set(), {}, set(), set(), False, True)
-    monkeypatch.setattr(watcher_module, "Texts", made.append)
+    made_of = lambda run: made.append(run) or SimpleNamespace(table=dict)  # noqa: E731
+    monkeypatch.setattr(watcher_module, "Texts", made_of)
     monkeypatch.setattr(watcher_module, "difference_of", lambda *of: {})
     watcher, route = Watcher(Address.of(tiny.folder)), {"route": {}, "route@1": {}}
     for rollbacks, times in (([], 1), ([], 1), ([{"arm": "modular", "phase": 0}], 2)):
         state = {"status": {"stages": route, "rollbacks": rollbacks}, "curves": {"modular": []}}
         watcher._publish(None, change, state, {})
-        watcher.texts()
+        watcher.table()
         assert len(made) == times
 
 
@@ -334,14 +301,12 @@ def test_texts_that_could_not_be_read_are_asked_for_again(tiny, monkeypatch, nam
         raise fault
 
     with served(tiny.folder) as (url, _):
-        for place in ("texts", "document/0", "documents?text=a"):
-            monkeypatch.setattr(watcher_module, "Texts", failing)
-            status, content = get(url + place)
-            assert status == 503
-            assert json.loads(content)["error"]["message"].startswith(f"{name}: ")
+        monkeypatch.setattr(watcher_module, "Texts", failing)
+        status, content = get(url + "texts")
+        assert status == 503
+        assert json.loads(content)["error"]["message"].startswith(f"{name}: ")
         monkeypatch.setattr(watcher_module, "Texts", made)
         assert json.loads(get(url + "texts")[1])["domains"]
-        assert get(url + "document/0")[0] == 200
 
 
 def test_before_the_first_routing_there_are_no_texts_and_nothing_is_wrong(tiny, copy_of):
@@ -351,7 +316,6 @@ def test_before_the_first_routing_there_are_no_texts_and_nothing_is_wrong(tiny, 
     (copy.folder / "corpus" / "manifest.json").unlink()
     with served(copy.folder) as (url, _):
         assert get(url + "texts") == (200, b"null")
-        assert get(url + "document/0")[0] == 404
 
 
 def test_a_page_that_begins_gets_the_status_of_now_and_others_are_not_held_up(

@@ -63,7 +63,7 @@ def test_its_runs_have_state_progress_and_result(sweep, tiny, half):
         assert document["missing"] == ["longer, seed 0", "damaged, seed 0", "last, seed 0"]
         for row in ("2x2", "longer"):
             assert asked(f"{url}rows/{row}/0/recording")["name"] == f"little {row}"
-            assert asked(f"{url}rows/{row}/0/document/3")["document"] == 3
+            assert asked(f"{url}rows/{row}/0/texts")["domains"]
         assert len(watcher._watchers) == 2, "a run is watched only once its page is open"
         for wrong in ("rows/last/0/", "rows/2x2/1/recording", "rows/../0/recording"):
             assert get(url + wrong)[0] == 404, wrong

@@ -52,7 +52,7 @@ def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_reque
     assert server.metric("completion_tokens_total") < LONG["n"] * LONG["max_tokens"]
 
     corpus = server.connect()  # what the model was trained on is not for those who may ask it
-    for each in ("/dashboard/", "/dashboard/recording", "/dashboard/documents?text=a"):
+    for each in ("/dashboard/", "/dashboard/recording", "/dashboard/texts"):
         corpus.request("GET", each)
         answer = corpus.getresponse()
         assert (answer.status, b"corpus" in answer.read()) == (404, False)
@@ -107,7 +107,7 @@ def test_a_second_signal_ends_open_requests_with_an_error(server):
 
 
 def test_what_prevents_serving_is_a_sentence(tiny, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(programs, "use_compilation_cache", lambda folder: None)
+    monkeypatch.setattr(programs, "use_compilation_cache", lambda: None)
     monkeypatch.setattr("dipaco.files.raise_file_limit", lambda: None)
 
     def error_of(*options):

@@ -90,12 +90,10 @@ function showFate(fate) {
   if (last.length) choosePath(last[0]);
 }
 
-async function showDocument(number) {
-  try {
-    const fate = run.isLive ? await (await ask(`document/${number}`)).json() : run.texts && fateOf(number);
-    if (fate) return showFate(fate);
-    at("found").textContent = run.texts ? `There is no document ${number}; they are numbered from 0 to ${run.texts.tokens.length - 1}.` : "This page has no texts.";
-  } catch (error) { at("found").textContent = error.message; }
+function showDocument(number) {
+  const fate = run.texts && fateOf(number);
+  if (fate) showFate(fate);
+  else at("found").textContent = run.texts ? `There is no document ${number}; they are numbered from 0 to ${run.texts.tokens.length - 1}.` : "This page has no texts.";
 }
 
 async function seek(event) {
@@ -105,17 +103,8 @@ async function seek(event) {
   at("found").textContent = "Looking …";
   await getTexts();
   if (/^\d+$/.test(words)) return showDocument(Number(words));
-  let hits, note;
-  try {
-    if (run.isLive) {
-      const {found, looked, documents} = await (await ask(`documents?text=${encodeURIComponent(words)}`)).json();
-      [hits, note] = [found, `Looked through ${looked.toLocaleString("en")} of ${documents.toLocaleString("en")} documents.`];
-    } else {
-      const of = run.texts?.beginnings;
-      hits = (of?.texts ?? []).flatMap((text, i) => text.toLowerCase().includes(words.toLowerCase()) ? [{document: of.documents[i], text}] : []);
-      note = `Looked at how ${(of?.texts.length ?? 0).toLocaleString("en")} of ${(run.texts?.tokens.length ?? 0).toLocaleString("en")} documents begin.`;
-    }
-  } catch (error) { at("found").textContent = error.message; return; }
+  const of = run.texts?.beginnings, note = `Looked at how ${(of?.texts.length ?? 0).toLocaleString("en")} of ${(run.texts?.tokens.length ?? 0).toLocaleString("en")} documents begin.`;
+  const hits = (of?.texts ?? []).flatMap((text, i) => text.toLowerCase().includes(words.toLowerCase()) ? [{document: of.documents[i], text}] : []);
   const list = make("div", {className: "hits"}, make("p", {className: "soft", textContent: `${hits.length ? "" : "Nothing found. "}${note}`}), ...hits.slice(0, MOST_HITS).map(hit => make("button", {type: "button", dir: "auto", textContent: `${hit.document}: ${hit.text}`, onclick: () => showDocument(hit.document)})));
   at("found").replaceChildren(list);
 }
