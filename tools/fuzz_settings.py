@@ -33,7 +33,6 @@ from support.played_hosts import Fleet, Play, Wrong, played
 from support.scratch import scratch
 from support.smallest_run import CONFIG, SHARINGS
 
-from dipaco.caches import cache_folder
 from dipaco.config import MODULAR, RunConfig
 from dipaco.control.planning.tasks import Task
 from dipaco.data.errors import EmptyShard
@@ -121,7 +120,7 @@ def main() -> int:
     fuzzer = Fuzzer(__doc__, ("equal", "refused", "no text"), ("equal", "no text"))
     fuzzer.parser.add_argument("--folder", help="where runs are made, until they are compared")
     sys.path.insert(0, str(EXAMPLES))
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     return fuzzer.main(one_run, HAPPENED)
 
 

@@ -118,10 +118,10 @@ def _show(options: argparse.Namespace) -> int:
     for name, value in values.items():
         if name != "topology.levels":
             print(f"{name} = {value}")
-    topology, in_part = config.topology, part_parameters(config.model)
+    topology = config.topology
     for level in topology.levels:
         print(_in_words(level))
-    total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
+    total = sum(topology.module_sizes(part_parameters(config.model)).values())
     print(
         f"{counted(topology.num_paths, 'path')} of {num_parameters(config.model):,} parameters, "
         f"{counted(len(topology.modules), 'module')} of {total:,} parameters in all"

@@ -39,7 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from dipaco.caches import cache_folder
     from dipaco.data.source_url import ALL_SUFFIXES, notes_of_files, sources_of
     from dipaco.plural import counted
     from dipaco.runs.opening import reading
@@ -49,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     urls = sources_of(options.documents)
     for note in notes_of_files(options.documents, ALL_SUFFIXES):
         print(note, file=sys.stderr)
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)

@@ -116,7 +116,6 @@ def _answer_batch(options: argparse.Namespace) -> int:
     with reading(options.run) as opened:
         release = find_release(opened, options)
 
-    from dipaco.caches import cache_folder
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.http.app import HttpSettings, make_app
@@ -125,7 +124,7 @@ def _answer_batch(options: argparse.Namespace) -> int:
     from dipaco.serving.service import Service, ServiceSettings
     from dipaco.serving.warm_up import WarmUp
 
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     settings = ServiceSettings(arm=options.arm, phase=release.phase, rule=options.rule)
     with Service(options.run, settings) as service:
         app = make_app(service, settings=HttpSettings(chat=chat_of_run(service.run)))
@@ -142,7 +141,6 @@ def _continue(options: argparse.Namespace) -> int:
 
     sampling = SamplingSettings(**{name: getattr(options, name) for name in SAMPLING})
 
-    from dipaco.caches import cache_folder
     from dipaco.errors import BadSetting
     from dipaco.observe.terminal import visible
     from dipaco.runs.opening import reading
@@ -161,7 +159,7 @@ def _continue(options: argparse.Namespace) -> int:
     if not 0 <= seed < 2**63:
         raise BadSetting(name="--seed", value=seed, expected="0 to 2^63 - 1")
     text = _prompt_of(options)
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     with reading(options.run) as opened:
         release = find_release(opened, options)
         check_path(options.path, release)

@@ -142,7 +142,7 @@ def _cell_lines(config: "RunConfig", number: int, *, is_json: bool) -> Iterator[
     from dipaco.topology.cells import cells, listed
 
     topology, sizes = config.topology, part_parameters(config.model)
-    divided = cells(topology, number, sizes)
+    divided, of_module = cells(topology, number, sizes), topology.module_sizes(sizes)
     if is_json:
         yield json.dumps(
             {listed(paths): {"url": f"http://cell-{n}:8000"} for n, paths in enumerate(divided)}
@@ -151,7 +151,7 @@ def _cell_lines(config: "RunConfig", number: int, *, is_json: bool) -> Iterator[
     yield f"# {config.name}: {counted(topology.num_paths, 'path')} in {counted(number, 'cell')}."
     for n, paths in enumerate(divided):
         held = {module for path in paths for module in topology.modules_of(path)}
-        parameters = sum(sizes[part] for module in held for part in topology.parts_of(module))
+        parameters = sum(of_module[module] for module in held)
         yield (
             f'"{listed(paths)}": {{url: "http://cell-{n}:8000"}}  # {counted(len(paths), "path")}, '
             f"{len(held)} of {counted(len(topology.modules), 'module')}, {parameters:,} parameters"
@@ -172,7 +172,6 @@ def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | N
 
     import jax
 
-    from dipaco.caches import cache_folder
     from dipaco.runs.forecast import step_time
     from dipaco.runs.programs import use_compilation_cache
 
@@ -181,7 +180,7 @@ def _step_seconds(config: "RunConfig", seconds: float | None) -> tuple[float | N
     )
     if reason is not None:
         return None, reason
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     return step_time.step_seconds(config), "measured on this machine"
 
 

@@ -73,7 +73,6 @@ class RoleVerb:
 
         ask_for_equal_bits()
 
-        from dipaco.caches import cache_folder
         from dipaco.library.console import ConsoleReporter
         from dipaco.runs.opening import open_run
         from dipaco.runs.programs import use_compilation_cache
@@ -108,7 +107,7 @@ class RoleVerb:
                 "process of one host"
             )
         hosts = join_hosts(host_options, secret)
-        use_compilation_cache(cache_folder() / "compiled")
+        use_compilation_cache()
         end_before_machine()
         with joined_run(options.run, options.database) as run, exit_with_other_hosts(hosts):
             if not hosts.is_first:

@@ -161,7 +161,6 @@ def run(options: argparse.Namespace) -> int:
         paths, upstreams = _paths(opened, options), _upstreams(opened, options)
         chat = chat_of_run(opened, options.chat_template)
 
-    from dipaco.caches import cache_folder
     from dipaco.observe.progress import CompileProgress
     from dipaco.runs.programs import use_compilation_cache
     from dipaco.serving.decoding.decode import LoopLimits
@@ -196,7 +195,7 @@ def run(options: argparse.Namespace) -> int:
     )
     if upstreams is not None:
         asyncio.run(upstreams.check(options.upstream))
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     metrics = Metrics()
     listening = listen(options.host, options.port)
     with listening, contextlib.ExitStack() as stack:

@@ -78,7 +78,6 @@ def run(options: argparse.Namespace) -> int:
     # Before JAX is loaded: a typing error answers at once.
     config = load_config(options.config, options.overrides)
 
-    from dipaco.caches import cache_folder
     from dipaco.launch.devices import use_cpu_only
     from dipaco.library.console import print_results
     from dipaco.observe.trackers import check_trackers
@@ -94,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     check_trackers(options.trackers)
     is_alone = options.workers == 1
     if is_alone:
-        use_compilation_cache(cache_folder() / "compiled")
+        use_compilation_cache()
     else:
         use_cpu_only()
     with begun(

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.errors import NotAvailable
 from dipaco.control.planning.release import Release
@@ -342,8 +341,7 @@ class OpenedRun:
 
     def _sizes(self) -> str:
         topology = self.config.plan.arm(self.arm).topology
-        in_part = part_parameters(self.config.model)
-        total = sum(in_part[part] for m in topology.modules for part in topology.parts_of(m))
+        total = sum(topology.module_sizes(part_parameters(self.config.model)).values())
         return (
             f"{self.arm}: {counted(topology.num_paths, 'path')} of "
             f"{num_parameters(self.config.model):,} "
@@ -363,4 +361,4 @@ class OpenedRun:
     def _keep_programs(self) -> None:
         from dipaco.runs.programs import use_compilation_cache
 
-        use_compilation_cache(cache_folder() / "compiled")
+        use_compilation_cache()

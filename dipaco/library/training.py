@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.control.names import name_of
 from dipaco.errors import BadSetting, missing_packages_named
@@ -75,7 +74,7 @@ def run(
     if not isinstance(config, RunConfig):
         config = load_config(Path(config))
     ask_for_equal_bits()
-    use_compilation_cache(cache_folder() / "compiled")
+    use_compilation_cache()
     address = Address.of(folder)
     checkpoint = None if init_from is None else Path(init_from)
     listener = progress if callable(progress) else None

@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 from jax.experimental import multihost_utils
 
+from dipaco.caches import cache_folder
 from dipaco.config import RunConfig
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.optimizer import make_optimizer
@@ -150,8 +151,11 @@ def _key(seed: int) -> jax.Array:
     return jax.random.fold_in(key, high) if high else key
 
 
-def use_compilation_cache(folder: Path) -> None:
-    """Keeps compiled programs in a folder per kind of machine. Changes no result."""
+def use_compilation_cache(folder: Path | None = None) -> None:
+    """Keeps compiled programs in a folder per kind of machine, below `folder` or, without one, the
+    folder of caches. Changes no result.
+    """
+    folder = folder or cache_folder() / "compiled"
     kind = machine()
     key = "".join(letter if letter.isalnum() else "-" for letter in kind.partition(", jax ")[0])
     name = f"{key[:100]}-{xxhash.xxh3_64_hexdigest(kind.encode())}"

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dipaco.topology.errors import BadTopology, PartOwnedTwice, PartUnowned, UnknownPart
 from dipaco.topology.ids import ModuleId
@@ -74,6 +74,13 @@ class Topology:
     def parts_of(self, module: ModuleId) -> tuple[str, ...]:
         """Names of the parts in `module`."""
         return self._level_by_name[module.level].parts
+
+    def module_sizes(self, part_sizes: Mapping[str, int]) -> dict[ModuleId, int]:
+        """The size of each module, from those of the parts."""
+        return {
+            module: sum(part_sizes[part] for part in self.parts_of(module))
+            for module in self.modules
+        }
 
     def check_owns(self, part_names: Iterable[str]) -> None:
         """Raises unless each of the model's parts, and no other, is owned by a level.

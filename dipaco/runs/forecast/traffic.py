@@ -206,11 +206,8 @@ def token_bytes(config: RunConfig) -> int:
 @functools.lru_cache(maxsize=64)
 def module_parameters(config: RunConfig) -> dict[str, int]:
     """The number of parameters of each module."""
-    in_part, topology = part_parameters(config.model), config.topology
-    return {
-        str(module): sum(in_part[part] for part in topology.parts_of(module))
-        for module in topology.modules
-    }
+    sizes = config.topology.module_sizes(part_parameters(config.model))
+    return {str(module): size for module, size in sizes.items()}
 
 
 def snapshot_bytes(config: RunConfig, codec: Codec) -> float:

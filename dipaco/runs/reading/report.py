@@ -157,15 +157,10 @@ def _rows(
     machine_seconds = base.seconds + start.seconds / start.machines + totals.seconds / machines
     router = router_costs(run) if arm.is_routed else RouterCosts(0, 0.0)
     machine_seconds += router.seconds
-    in_part = part_parameters(model)
     common: dict[str, Any] = {
         "seed": run.config.seed,
         "parameters_per_path": num_parameters(model),
-        "parameters_total": sum(
-            in_part[part]
-            for module in arm.topology.modules
-            for part in arm.topology.parts_of(module)
-        ),
+        "parameters_total": sum(arm.topology.module_sizes(part_parameters(model)).values()),
         "steps": base.steps + start.steps + arm.total_steps,
         "steps_elsewhere": start.steps,
         "tokens": tokens,
