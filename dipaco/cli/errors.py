@@ -39,10 +39,6 @@ class PathNeeded(DipacoError):
     """This run has {paths} paths, and a swarm trains one path. Choose it with --path 0 to {last}."""
 
 
-class UnknownImageFormat(DipacoError):
-    """`--picture {file}` is not the name of an image file. Expected a name that ends in one of {known}."""
-
-
 class NoSuchFailure(DipacoError):
     """No task `{task}` has failed. Those that have: {known}."""
 

@@ -18,7 +18,6 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from dipaco.cli.errors import UnknownImageFormat
 from dipaco.cli.options import add_json, add_run, output_path
 from dipaco.observe.terminal import head, say, tail, terminal_width
 
@@ -27,7 +26,6 @@ MOST_SHOWN_PHASES = 8
 MEANING = """\
 norm: how far a phase moved the module (the length of its mean outer gradient)
 cosine: between the outer gradients of two of its paths: 1 agree, 0 unrelated, -1 opposed"""
-PICTURES = (".png", ".pdf", ".svg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,11 +40,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    from dipaco.evaluation.style import check_picture, why_not_drawn
     from dipaco.runs.opening import reading
     from dipaco.runs.reading.inspection import inspection_of
 
-    if options.picture is not None and options.picture.suffix.lower() not in PICTURES:
-        raise UnknownImageFormat(file=options.picture, known=", ".join(PICTURES))
+    if options.picture is not None:
+        check_picture(options.picture)
     with reading(options.run) as opened:
         inspection = inspection_of(opened)
         file = options.picture or (None if options.json else opened.layout.inspection)
@@ -56,7 +55,6 @@ def run(options: argparse.Namespace) -> int:
         _print(inspection)
     if file is not None:  # afterwards: its folder may be read-only
         from dipaco.evaluation.plots import draw_inspection
-        from dipaco.evaluation.style import why_not_drawn
 
         problem = why_not_drawn(lambda file: draw_inspection(inspection, file), file)
         if not options.json:

@@ -3,5 +3,9 @@
 from dipaco.errors import DipacoError
 
 
+class PictureUnwritable(DipacoError):
+    """`{file}` is not the name of a picture. Expected a name that ends in one of {known}."""
+
+
 class BadReport(DipacoError):
     """This version cannot read the report: {problem}. Make it again with `dipaco train`."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from dipaco.config import DATA_PARALLEL, DENSE, DENSE_EQUAL_TOKENS, MODULAR
+from dipaco.evaluation.errors import PictureUnwritable
 from dipaco.files import translate_os_errors
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ INK, SOFT, FAINT = "#222222", "#777777", "#DDDDDD"  # text, explanations, guides
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 DASHES = ("-", "--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))
 MARKS = "osD^vP*X"
+ENDINGS = (".png", ".svg", ".pdf")  # of pictures
 DPI = 150
 MANY_TICKS = 10.0  # Values of more than this ratio have ticks at 1, 2 and 5 of each decade.
 
@@ -65,6 +67,12 @@ def look_of(arm: str, variant: str = "") -> Look:
     """
     look = LOOKS.get(arm.rpartition("/")[2], LOOKS[MODULAR])
     return look._replace(mark=_MARKS_OF_VARIANTS.get(variant, "d")) if variant else look
+
+
+def check_picture(file: Path) -> None:
+    """Raises `PictureUnwritable`: no picture can be written under this name."""
+    if file.suffix.lower() not in ENDINGS:
+        raise PictureUnwritable(file=file, known=", ".join(ENDINGS))
 
 
 def why_not_drawn(draw: Callable[[Path], object], file: Path) -> str:

@@ -29,7 +29,3 @@ class ModuleNotReleased(DipacoError):
 
 class PandasMissing(DipacoError):
     """A data frame needs pandas, which is not installed: `pip install pandas`. `.rows` gives the same as records."""
-
-
-class PictureUnwritable(DipacoError):
-    """`{file}` is not the name of a picture. Expected a name that ends in one of {known}."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dipaco.evaluation.errors import BadReport
+from dipaco.evaluation.style import check_picture
 from dipaco.evaluation.tables import (
     Report,
     columns_as_markdown,
@@ -19,11 +20,10 @@ from dipaco.evaluation.tables import (
     render_text,
 )
 from dipaco.files import translate_os_errors
-from dipaco.library.errors import PandasMissing, PictureUnwritable, SweepUnfinished
+from dipaco.library.errors import PandasMissing, SweepUnfinished
 from dipaco.store.layout import SweepLayout
 
 FIGURES = ("perplexity", "bits_per_byte")  # of a comparison
-PICTURE_ENDINGS = (".png", ".svg", ".pdf")
 
 
 class Records(Mapping[str, dict[str, Any]]):
@@ -179,8 +179,7 @@ class Picture:
     def save(self, file: Path | str) -> Path:
         """Writes the picture and returns the file. Raises `PictureUnwritable` for other endings."""
         file = Path(file)
-        if file.suffix.lower() not in PICTURE_ENDINGS:
-            raise PictureUnwritable(file=file, known=", ".join(PICTURE_ENDINGS))
+        check_picture(file)
         with translate_os_errors(file):
             self._draw(file)
         return file

@@ -16,12 +16,12 @@ import pytest
 import dipaco as library
 from dipaco.data.errors import HalfCharacter
 from dipaco.errors import BadSetting, NoSuchPath, NoTexts, UnknownSetting
+from dipaco.evaluation.errors import PictureUnwritable
 from dipaco.evaluation.tables import Report, render_text
 from dipaco.library.console import title_of
 from dipaco.library.errors import (
     ModuleNotReleased,
     NoSuchModule,
-    PictureUnwritable,
     RunClosed,
     RunOfOtherThread,
     RunUnfinished,
