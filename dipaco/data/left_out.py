@@ -1,6 +1,7 @@
 """Text that is not in a corpus, the reason, and a remedy, in sentences."""
 
 import numpy as np
+from rich.filesize import decimal
 
 from dipaco.data.config import CorpusConfig, DataConfig
 from dipaco.data.document import BadRows
@@ -32,7 +33,7 @@ def notes_of_left_out(config: DataConfig, documents: Documents, num_short: int) 
         all_bytes = int(documents.num_bytes.sum(dtype=np.int64))
         notes.append(
             f"Left out, since an earlier document has the same text: {counted(num, 'document')}, "
-            f"{_megabytes(num_bytes)} of {_megabytes(all_bytes)}."
+            f"{decimal(num_bytes)} of {decimal(all_bytes)}."
         )
     if num_short:
         notes.append(
@@ -110,22 +111,16 @@ def _over_the_bound(config: DataConfig, documents: Documents) -> str:
     read_of = dict(zip(names, read.astype(np.int64).tolist(), strict=True))
     over = sorted(num_bytes_over.items(), key=lambda item: -item[1])
     parts = [
-        f"{_megabytes(left)} of {_megabytes(left + read_of.get(domain, 0))} of `{domain}`"
+        f"{decimal(left)} of {decimal(left + read_of.get(domain, 0))} of `{domain}`"
         for domain, left in over[:MOST_NAMED]
     ]
     if rest := over[MOST_NAMED:]:
         others = counted(len(rest), "other domain")
-        parts.append(f"{_megabytes(sum(left for _, left in rest))} of {others}")
-    bound = f"{_megabytes(config.max_bytes_per_domain or MAX_BYTES_PER_DOMAIN)}"
+        parts.append(f"{decimal(sum(left for _, left in rest))} of {others}")
+    bound = decimal(config.max_bytes_per_domain or MAX_BYTES_PER_DOMAIN)
     if config.max_bytes_per_domain is None:
         bound += ", for `packages:` alone"
     return f"Left out, beyond `data.max_bytes_per_domain` ({bound}): {', '.join(parts)}."
-
-
-def _megabytes(num_bytes: int) -> str:
-    if num_bytes < 100_000:
-        return f"{num_bytes / 1000:.1f} kB"
-    return f"{num_bytes / 1e6:.1f} MB"
 
 
 def count_splits(config: DataConfig, documents: Documents, splits: np.ndarray) -> dict[str, int]:

@@ -33,6 +33,9 @@ class LocalProcess:
     def poll(self) -> int | None:
         return self._process.poll()
 
+    def wait(self) -> int:
+        return self._process.wait()
+
     def terminate(self) -> None:
         self._process.terminate()
 

@@ -18,17 +18,17 @@ import contextlib
 import logging
 import os
 import socket
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from dipaco.errors import needs_extra
 from dipaco.launch.devices import fake_cpus, memory_limit
 from dipaco.launch.engine import UNSEEN, Engine, ProcessCommand
 from dipaco.launch.errors import ClusterNeedsServer, ClusterWithoutToken, NoCluster
-from dipaco.launch.local import free_port, last_line
+from dipaco.launch.local import LocalProcess, free_port
 from dipaco.store.address import Address
 from dipaco.store.layout import Layout
 
@@ -91,29 +91,18 @@ class ProcessActor:
         coordinator: str | None = None,
     ):
         self._coordinator = coordinator or f"{ray.util.get_node_ip_address()}:{free_port()}"
-        self._log = Layout(Address.parse(run).folder).log(log)
-        self._log.parent.mkdir(parents=True, exist_ok=True)
         with_parent = [sys.executable, "-P", "-m", "dipaco.launch.parent_death", str(os.getpid())]
         command = [self._coordinator if word == COORDINATOR else word for word in words]
         self._started = threading.Event()
         # PR_SET_PDEATHSIG follows the thread that starts the child. This thread lives as long as
         # the process. Ray's own threads may not.
-        threading.Thread(
-            target=self._hold, args=([*with_parent, *command], environment), daemon=True
-        ).start()
+        held = ([*with_parent, *command], Layout(Address.parse(run).folder).log(log), environment)
+        threading.Thread(target=self._hold, args=held, daemon=True).start()
         self._started.wait()
 
-    def _hold(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+    def _hold(self, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         try:
-            with self._log.open("a") as stream:
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=stream,
-                    stderr=stream,
-                    env={**os.environ, **environment},
-                    start_new_session=True,
-                )
+            self._process = LocalProcess(command, log, {**os.environ, **environment})
         finally:
             self._started.set()
         self._process.wait()
@@ -132,7 +121,7 @@ class ProcessActor:
 
     def last_line(self) -> str:
         """The last line of the process's output."""
-        return last_line(self._log) or f"none; see {self._log}"
+        return self._process.last_line()
 
 
 class RayProcess:

@@ -45,8 +45,13 @@ def sizes(num_bytes: Mapping[str, int]) -> str:
     """Bytes of each kind in words: `57.3 MB: 40.1 MB modules, 17.2 MB text`."""
     from rich.filesize import decimal
 
-    kinds = ", ".join(f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in num_bytes.items())
-    return f"{decimal(sum(num_bytes.values()))}: {kinds}"
+    return f"{decimal(sum(num_bytes.values()))}: {_kinds(num_bytes)}"
+
+
+def _kinds(num_bytes: Mapping[str, int]) -> str:
+    from rich.filesize import decimal
+
+    return ", ".join(f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in num_bytes.items())
 
 
 def _arm(name: str, arm: Mapping[str, Any]) -> Iterator[str]:
@@ -82,10 +87,7 @@ def _work(status: Mapping[str, Any]) -> Iterator[str]:
     if status["command"] != "run":
         yield f"command: {status['command']}"
     if any(status["bytes"].values()):
-        kinds = ", ".join(
-            f"{decimal(num)} {kind.replace('_', ' ')}" for kind, num in status["bytes"].items()
-        )
-        yield f"bytes of all machines: {kinds}"
+        yield f"bytes of all machines: {_kinds(status['bytes'])}"
     if (at := status["bytes_per_machine"])["of_the_run"]:
         until_now, of_the_run = (decimal(at[name]) for name in ("until_now", "of_the_run"))
         yield f"bytes per machine, as planned: {until_now} of {of_the_run}"
