@@ -7,7 +7,7 @@ is read.
 import contextlib
 import queue
 from collections.abc import Generator, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -60,19 +60,15 @@ def generate(
     prompt_ids: Sequence[int],
     *,
     max_new_tokens: int,
-    sampling: SamplingSettings,
-    seed: int,
-    stop_ids: frozenset[int] = frozenset(),
-    min_new_tokens: int = 0,
     grammars: Grammars | None = None,
+    **wanted: Any,
 ) -> Iterator[int]:
     """Yields the tokens that follow a prompt under one path, each block as soon as it is made.
 
     Args:
       parts: the parameters of the path, as trained.
-      stop_ids: tokens that end the text. The one that does is yielded last.
-      min_new_tokens: tokens before which none of them is drawn.
       grammars: the vocabulary to draw from. None = each id of the model is a token.
+      wanted: other fields of `GenerationRequest`. The stop id that ends the text is yielded last.
 
     Raises `EmptyPrompt` and `ContextTooLong` by the call itself, not by the iterator.
     """
@@ -90,18 +86,9 @@ def generate(
     prepared = prepare(config, parts)
     given = contextlib.nullcontext(prepared)
     loop = Loop(config, lambda *_: given, limits=limits, grammars=grammars)
-    stream = loop.submit(
-        GenerationRequest(
-            prompt_ids=tuple(prompt_ids),
-            path=0,
-            max_new_tokens=max_new_tokens,
-            sampling=sampling,
-            seed=seed,
-            stop_ids=stop_ids,
-            min_new_tokens=min_new_tokens,
-        )
-    )
-    return _tokens(loop, stream)
+    ids = tuple(prompt_ids)
+    request = GenerationRequest(prompt_ids=ids, path=0, max_new_tokens=max_new_tokens, **wanted)
+    return _tokens(loop, loop.submit(request))
 
 
 def _tokens(loop: Loop, stream: Stream) -> Generator[int]:
@@ -153,35 +140,17 @@ def begin_text(
 
 
 def continue_text(
-    run: Run,
-    release: Release,
-    prompt: str,
-    *,
-    max_tokens: int,
-    sampling: SamplingSettings,
-    seed: int,
-    path: int | None = None,
-    rule: str | None = None,
+    run: Run, release: Release, prompt: str, *, seed: int, **wanted: Any
 ) -> Continuation:
-    """Continues a prompt until the text ends, or by `max_tokens`. Without a path the router chooses
-    it, by a rule, None = `routing.rule`.
+    """Continues a prompt until the text ends, or by `max_tokens`, as `begin_text` does. Without a
+    path the router chooses it, by a rule, None = `routing.rule`.
 
     Raises:
       EmptyPrompt, ContextTooLong: the prompt has no token, or fills the context.
       ReleaseOfOtherRouter, NotAllPaths: as `dispatch`.
     """
-    prompt_ids = prompt_tokens(run, prompt)
-    choice, tokens = begin_text(
-        run,
-        release,
-        prompt_ids,
-        prompt_ids.tolist(),
-        max_tokens=max_tokens,
-        sampling=sampling,
-        seed=seed,
-        path=path,
-        rule=rule,
-    )
+    ids = prompt_tokens(run, prompt)
+    choice, tokens = begin_text(run, release, ids, ids.tolist(), seed=seed, **wanted)
     ids = list(tokens)
     has_ended = bool(ids) and ids[-1] == run.corpus.edges.tokens.end
     text_ids = ids[:-1] if has_ended else ids

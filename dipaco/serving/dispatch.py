@@ -45,7 +45,7 @@ from dipaco.serving.memory import free_bytes
 from dipaco.serving.models import ServedRelease, is_routed
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import Modules, PathCache
-from dipaco.serving.prefix_scores import PathComparison, score_prefixes
+from dipaco.serving.prefix_scores import PathComparison, log_likelihoods
 from dipaco.serving.rerouting import Rerouter
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectDamaged, ObjectMissing, StoreFault
@@ -174,16 +174,11 @@ class Dispatcher:
             check_all_paths(run, release)
         self._routers[release.companions["router"]] = router_of(run, release)
 
-    def begin(
-        self, prompt: np.ndarray, release: Release, salt: str = ""
-    ) -> PathChoice | PathComparison:
-        """The path of a prompt, int32 [tokens], or the paths that must read it first and are not in
-        memory. What was routed with another salt takes as long as what never was.
-        """
-        return self.begin_all([(prompt, release, salt)])[0]
-
     def begin_all(self, prompts: Sequence[_Asked]) -> list[PathChoice | PathComparison]:
-        """As `begin`, for at most a batch of prompts, which are read together."""
+        """The path of each prompt, or the paths that must read it first and are not in memory. At
+        most a batch of prompts, which are read together. What was routed with another salt takes as
+        long as what never was.
+        """
         prefixes = [self._prefix(*prompt) for prompt in prompts]
         if new := [each for each in dict.fromkeys(prefixes) if each not in self._begun]:
             self._read(new)
@@ -268,9 +263,11 @@ class Dispatcher:
         """Log-likelihoods of prefixes under a path. Empty ones fill up the batch."""
         assert self.cache is not None
         num_rows, empty = smallest_fitting(self.batch_sizes, len(texts)), np.zeros(0, np.int32)
-        rows = prefixes_of(self._run, [*texts, *[empty] * (num_rows - len(texts))])
-        nats = score_prefixes(self._run.config.model, self.cache, *rows, modules)
-        return nats[: len(texts)]
+        tokens_BT, lengths_B = prefixes_of(self._run, [*texts, *[empty] * (num_rows - len(texts))])
+        with self.cache.pin(modules) as parts:
+            nats_BT = np.asarray(log_likelihoods(self._run.config.model, parts, tokens_BT), float)
+        is_scored_BT = np.arange(1, tokens_BT.shape[1]) < lengths_B[:, None]
+        return np.where(is_scored_BT, nats_BT, 0.0).sum(axis=1)[: len(texts)].tolist()
 
     def _score_by_any(self, texts: Sequence[np.ndarray]) -> None:
         """Scores texts under the first whole path. Without one, requests say so."""
@@ -335,7 +332,7 @@ def dispatch(
     if path is not None or not is_routed(run, release):
         return _given(release, path)
     dispatcher = dispatcher or Dispatcher(run, release, rule)
-    begun = dispatcher.begin(prompt, release)
+    (begun,) = dispatcher.begin_all([(prompt, release, "")])
     if not isinstance(begun, PathComparison):
         return begun
     for path in begun.missing:
@@ -395,6 +392,17 @@ class PromptRouter:
                 async with self._paths.pinned(served.modules_of(path), client):
                     begun = await self._batches.compute(client, asked)
         return begun
+
+    async def route_all(
+        self, served: ServedRelease, prompts: Sequence[tuple[np.ndarray, int | None]], client: str
+    ) -> list[int]:
+        """The path of each prompt, as `route` chooses it. They wait together, for one batch."""
+        tasks = [asyncio.create_task(self.route(served, *prompt, client)) for prompt in prompts]
+        try:
+            return [choice.path for choice in await asyncio.gather(*tasks)]
+        finally:
+            for task in tasks:
+                task.cancel()
 
     async def reroute(
         self, served: ServedRelease, text: np.ndarray, client: str

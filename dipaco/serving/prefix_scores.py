@@ -5,6 +5,7 @@ A path of the shortlist that is not in memory is read by the cache that keeps th
 that it shares with others are not read again.
 """
 
+import dataclasses
 import functools
 from collections.abc import Sequence
 
@@ -17,58 +18,39 @@ from dipaco.model.config import ModelConfig
 from dipaco.model.inference import extend, logits
 from dipaco.routing.config import RoutingConfig
 from dipaco.routing.likelihood import likeliest, prefix_scores
-from dipaco.serving.path_cache import Modules, Parts, PathCache
+from dipaco.serving.path_cache import Parts
 
 
-def score_prefixes(
-    config: ModelConfig,
-    cache: PathCache,
-    tokens_BT: np.ndarray,
-    lengths_B: np.ndarray,
-    modules: Modules,
-) -> list[float]:
-    """Nats of all tokens of B prefixes but the first, given those before, under one path. Raises as
-    `PathCache.pin`.
-    """
-    with cache.pin(modules) as parts:
-        value_BT = np.asarray(_log_likelihoods(config, parts, tokens_BT), np.float64)
-    is_scored_BT = np.arange(1, tokens_BT.shape[1]) < lengths_B[:, None]
-    return np.where(is_scored_BT, value_BT, 0.0).sum(axis=1).tolist()
-
-
+@dataclasses.dataclass(eq=False)
 class PathComparison:
-    """Paths of a shortlist. Each scores a prefix, once, before the best takes it.
+    """Paths of a shortlist. Each scores a prefix, once, before the best takes it."""
 
-    Args:
-      routing: the prior of the router before it.
-      prefix: int32 [tokens].
-      shortlist_n: the paths, the best by the router first: int [n].
-    """
-
-    def __init__(
-        self, routing: RoutingConfig, prefix: np.ndarray, shortlist_n: np.ndarray, num_paths: int
-    ):
-        self.prefix, self.nats = prefix, dict[int, float]()  # keys are the paths that have scored
-        self._routing, self._shortlist_n, self._num_paths = routing, shortlist_n, num_paths
+    routing: RoutingConfig  # has the prior of the router before it
+    prefix: np.ndarray  # int32 [tokens]
+    shortlist_n: np.ndarray  # int [n]: the paths, the best by the router first
+    num_paths: int
+    nats: dict[int, float] = dataclasses.field(
+        default_factory=dict
+    )  # of the paths that have scored
 
     @property
     def missing(self) -> Sequence[int]:
         """The paths that have not scored the prefix. In ascending order, so that prompts that came
         together ask for the same path at the same time.
         """
-        return [path for path in sorted(self._shortlist_n.tolist()) if path not in self.nats]
+        return [path for path in sorted(self.shortlist_n.tolist()) if path not in self.nats]
 
     def result(self) -> tuple[int, np.ndarray]:
         """The likeliest path, and the score of every path, [P], once nothing is missing."""
-        prefix_1P, shortlist_1n = np.zeros((1, self._num_paths)), self._shortlist_n[None]
+        prefix_1P, shortlist_1n = np.zeros((1, self.num_paths)), self.shortlist_n[None]
         for path, nats in self.nats.items():
             prefix_1P[0, path] = nats
-        score_1P = prefix_scores(prefix_1P, shortlist_1n, self._routing.prior_nats)
+        score_1P = prefix_scores(prefix_1P, shortlist_1n, self.routing.prior_nats)
         return int(likeliest(score_1P, shortlist_1n)[0]), score_1P[0]
 
 
 @functools.partial(jax.jit, static_argnames=("config",))
-def _log_likelihoods(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) -> jax.Array:
+def log_likelihoods(config: ModelConfig, prepared: Parts, tokens_BT: jax.Array) -> jax.Array:
     """float32 [B, T - 1]: log p(token t + 1 | tokens up to t). No real token sees the padding."""
     cache = empty_cache(config, *tokens_BT.shape)
     starts_B = cache.pop("length")

@@ -98,7 +98,7 @@ class Service:
         self.token_bytes = token_bytes(self.tokenizer, self.model.vocab_size)
         self.text_starts = text_starts(self.tokenizer, self.token_bytes)
         self.longest_token_bytes = 1 + max(map(len, self.token_bytes))  # and a space after it
-        self.edges, self.edge_names = run.corpus.edges.tokens, run.corpus.edge_names
+        self.edges = run.corpus.edges.tokens
         self.stop_ids = self.edges.stop_ids
         vocabulary = vocabulary_of(run)
         self._trial = GrammarTrial(vocabulary)

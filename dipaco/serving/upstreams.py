@@ -210,13 +210,6 @@ def _is_address(url: str) -> bool:
     return is_http and has_port and not re.search(r"[\s?#]", url)
 
 
-class _NoPaths(PathCache):
-    """A store that is never asked for a path."""
-
-    def __init__(self):
-        super().__init__(lambda receipt: {}, 0)
-
-
 class Upstreams:
     """All upstreams of a router: an engine that decodes nothing. Each has so many places."""
 
@@ -229,7 +222,7 @@ class Upstreams:
         self.servers = list(
             dict.fromkeys(each.server for of_path in targets.values() for each in of_path)
         )
-        self.cache, self.loop = _NoPaths(), self
+        self.cache, self.loop = PathCache(lambda receipt: {}, 0), self  # never asked for a path
         self.capacity = places * len(self.servers)
         self._session: aiohttp.ClientSession | None = None
         self.waiting: set[asyncio.Task[Any]] = set()  # requests whose answers have not begun

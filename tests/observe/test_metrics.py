@@ -240,6 +240,7 @@ def test_alerts_and_the_board_ask_for_metrics_and_labels_that_there_are(half_don
     work.task_finished(TRAIN, [trained("modular", 2, 0)])
     server.answers.labels("/v1/completions", 200).inc()
     server.prompts.labels("quickstart", "0").inc()
+    server.requests.begin("quickstart", 3, 0.0).add_tokens(2, 0.1, 0.2)
     text = generate_latest(registry).decode() + server.text().decode()
     labels = {
         sample.name: set(sample.labels)
@@ -247,6 +248,6 @@ def test_alerts_and_the_board_ask_for_metrics_and_labels_that_there_are(half_don
         for sample in family.samples
     }
     for expression in asked():
-        for name, chosen in re.findall(r"\b(dipaco_\w+)(?:\{(.*?)\})?", expression):
+        for name, chosen in re.findall(r"\b((?:dipaco_|vllm:)\w+)(?:\{(.*?)\})?", expression):
             named = set(re.findall(r"(\w+)=", chosen)) - {"job"}
             assert named <= labels[name], expression

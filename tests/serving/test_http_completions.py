@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from dipaco.serving.http import app
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.protocol import CompletionRequest
 from tests.support.serving_rig import full_logits, route
@@ -195,15 +194,15 @@ def test_texts_become_token_ids_and_back(service, client, prompts):
     ("where", "body"), [("tokenize", {"prompt": "jiji"}), ("detokenize", {"tokens": [1]})]
 )
 def test_tokenizing_is_done_in_the_threads_that_clients_take_in_turn(
-    client, monkeypatch, where, body
+    client, service, monkeypatch, where, body
 ):
-    threads, real = [], getattr(app, where)
+    threads, real = [], service.models.named
 
     def noting(*args):
         threads.append(threading.current_thread().name)
         return real(*args)
 
-    monkeypatch.setattr(app, where, noting)
+    monkeypatch.setattr(service.models, "named", noting)
     assert client.post(f"/{where}", json=body).status_code == 200
     assert threads[0].startswith("requests")
 
@@ -348,7 +347,7 @@ def test_health_metrics_document_and_page_are_served(client, prompts):
     assert client.get("/readyz").json()["status"] == "ready"
     metrics = client.get("/metrics").text
     assert 'dipaco_answers_total{endpoint="/v1/completions",status="200"}' in metrics
-    for name in ("cold_path_seconds_bucket", "cache_bytes", "first_token_seconds_count", "rows"):
+    for name in ("cold_path_seconds_bucket", "cache_bytes", "rows"):
         assert f"\ndipaco_{name}" in metrics
     document = client.get("/openapi.json").json()
     assert document["openapi"] == "3.1.0"

@@ -57,7 +57,7 @@ def test_prompts_go_where_evaluation_sends_them_by_paths_that_stay_in_memory(
 def test_a_prompt_compiles_nothing_after_the_warm_up(tiny, limits):
     """Nor where the first path cannot be read."""
     settings = ServiceSettings(limits=limits, rule="likelihood")
-    compiled = prefix_scores._log_likelihoods
+    compiled = prefix_scores.log_likelihoods
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         served, dispatcher = service.releases.current, service.dispatcher
         pin, lost = dispatcher.cache.pin, served.modules_of(0)

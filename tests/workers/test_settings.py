@@ -19,7 +19,7 @@ from dipaco.outer.compress import codec_of
 from dipaco.runs.errors import ReleaseOfOtherRouter
 from dipaco.runs.reading.sizes import bytes_left_out
 from dipaco.runs.routing import features, prefixes_of, router_of
-from dipaco.serving.dispatch import Dispatcher
+from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.serving.errors import ReleaseInconsistent
 from dipaco.serving.models import check_consistent
 from dipaco.store.tensors import load_tree
@@ -186,7 +186,7 @@ def test_a_server_uses_the_router_of_the_release_that_it_serves(alternated):
     dispatcher.add_release(run, releases[1])
     told = []
     for release in releases:
-        path, _, scores, _ = dispatcher.begin(prompt, release)
+        path, _, scores, _ = dispatch(run, release, prompt, None, dispatcher)
         (expected,) = router_of(run, release).scores(features(run, *prefixes_of(run, [prompt])))
         np.testing.assert_allclose(scores, expected, rtol=1e-3, atol=1e-3)
         assert path == scores.argmax()
@@ -200,7 +200,7 @@ def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
     rng = np.random.default_rng(0)
     prompts = [rng.integers(0, 200, rng.integers(1, 60)).astype(np.int32) for _ in range(24)]
     alone, together = Dispatcher(run, release), Dispatcher(run, release)
-    expected = [alone.begin(prompt, release) for prompt in prompts]
+    expected = [dispatch(run, release, prompt, None, alone) for prompt in prompts]
     told = together.begin_all([(prompt, release, "") for prompt in prompts])
     for one, other in zip(told, expected, strict=True):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ from dipaco.runs.opening import create_or_open
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
-from dipaco.serving.dispatch import Dispatcher
+from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
@@ -61,7 +61,7 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
     dispatcher = Dispatcher(run, release)
     WarmUp().run(dispatcher.programs())
     for row, length, path in zip(tokens, lengths, held["paths"], strict=True):
-        assert dispatcher.begin(row[:length], release).path == path
+        assert dispatch(run, release, row[:length], None, dispatcher).path == path
 
     documents = routing.summary["documents"]
     assert max(documents) - min(documents) <= 1  # capacity and floor 1

@@ -8,7 +8,6 @@ batch, except where rounding decides: products of other shapes differ in the las
 log-probability).
 """
 
-import collections
 import contextlib
 import logging
 import threading
@@ -45,9 +44,6 @@ from dipaco.serving.warm_up import WarmUp, WarmUpProgram
 log = logging.getLogger(__name__)
 
 
-RECENT, RATE_SECONDS = 100, 60.0  # latest blocks, and their age, that a speed is taken over
-
-
 class LoopStats(NamedTuple):
     """The loop now, and its totals since it began."""
 
@@ -59,37 +55,7 @@ class LoopStats(NamedTuple):
     num_paused: int = 0  # times a row was paused for another client
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
-    tokens_per_second: float = 0.0  # while it decoded, lately. 0.0 = it did not
     num_replicas: int | None = None  # replicas that answer. None = the loop is of this process
-
-
-class LoopMeter:
-    """The totals. Written by the loop's thread, read by any."""
-
-    def __init__(self):
-        self._totals = LoopStats()
-        # (when it ended, its seconds, its tokens)
-        self._blocks: collections.deque[tuple[float, float, int]] = collections.deque(maxlen=RECENT)
-
-    def count(self, **more: float) -> None:
-        """Adds to totals, by name."""
-        totals = {name: getattr(self._totals, name) + number for name, number in more.items()}
-        self._totals = self._totals._replace(**totals)
-
-    def count_block(self, num_tokens: int, seconds: float) -> None:
-        """A block of tokens was made in so many seconds."""
-        self._blocks.append((time.monotonic(), seconds, num_tokens))
-        self.count(num_tokens=num_tokens, decode_seconds=seconds)
-
-    def stats(self, num_waiting: int, rows_per_path: Mapping[PathKey, int]) -> LoopStats:
-        oldest = time.monotonic() - RATE_SECONDS
-        blocks = [block for block in list(self._blocks) if block[0] > oldest]
-        seconds = sum(seconds for _, seconds, _ in blocks)
-        return self._totals._replace(
-            num_waiting=num_waiting,
-            rows_per_path=rows_per_path,
-            tokens_per_second=sum(tokens for *_, tokens in blocks) / seconds if seconds else 0.0,
-        )
 
 
 class Loop:
@@ -125,7 +91,7 @@ class Loop:
         self._pool = CachePool(config, self.limits, levels, tokens_W)
         self.device_health, self.mixer = DeviceHealth(self._pool), self._pool.mixer
         self._batches: dict[PathKey, Batch] = {}
-        self._meter, self._grammar_turn = LoopMeter(), GrammarTurn()
+        self._totals, self._grammar_turn = LoopStats(), GrammarTurn()
         self._warm_up = WarmUp()
 
     # --- any thread ---------------------------------------------------------------------------
@@ -150,7 +116,7 @@ class Loop:
     def stats(self) -> LoopStats:
         """A snapshot of the loop. Its numbers may be an iteration apart."""
         rows_per_path = {key: len(batch.rows) for key, batch in list(self._batches.items())}
-        return self._meter.stats(len(self._queue), rows_per_path)
+        return self._totals._replace(num_waiting=len(self._queue), rows_per_path=rows_per_path)
 
     def run(self) -> None:
         """Starts the loop's thread."""
@@ -205,7 +171,7 @@ class Loop:
             self._close_empty_batches()
             return True
         if blocks:
-            self._meter.count_block(num_tokens, time.monotonic() - started)
+            self._count(num_tokens=num_tokens, decode_seconds=time.monotonic() - started)
             if self.device_health.num_failed:
                 self.device_health.record_tokens()
         self._close_empty_batches()
@@ -221,6 +187,11 @@ class Loop:
             is_on = self._queue.wait_for_work(
                 has_rows=bool(self._batches), did_something=did_something, idle_seconds=idle_seconds
             )
+
+    def _count(self, **more: float) -> None:
+        """Adds to totals, by name."""
+        totals = {name: getattr(self._totals, name) + number for name, number in more.items()}
+        self._totals = self._totals._replace(**totals)
 
     # --- admission ----------------------------------------------------------------------------
 
@@ -310,7 +281,7 @@ class Loop:
         batch.rows.remove(row)
         self._free(row)
         stream.made_ids = row.tokens[len(stream.request.prompt_ids) :]
-        self._meter.count(num_paused=1)
+        self._count(num_paused=1)
         self._queue.put_back(stream)
 
     def _prefill(self, new: Sequence[tuple[Batch, BatchRow, RowAssignment]]) -> None:
@@ -324,13 +295,13 @@ class Loop:
             # After the others and in this order: what it is copied from may be new as well.
             if assignment.num_cached:
                 self._pool.read_rest(batch.prepared, row.tokens, assignment)
-                self._meter.count(num_prompts_reused=1)
+                self._count(num_prompts_reused=1)
             num_tokens += len(row.tokens) - 1 - assignment.num_cached
             self._score_prompt(batch, row)
         if new:
             self._pool.wait()
             seconds = time.monotonic() - started
-            self._meter.count(num_prompt_tokens=num_tokens, prefill_seconds=seconds)
+            self._count(num_prompt_tokens=num_tokens, prefill_seconds=seconds)
 
     def _score_prompt(self, batch: Batch, row: BatchRow) -> None:
         request = row.stream.request

@@ -97,22 +97,14 @@ class Answers:
             problem += " at once. Ask for fewer, or in several requests."
             raise ApiError(400, problem, param="n")
 
-        async def routed(prompt: Prompt) -> int:
-            route = self.router.route(parsed.served, prompt.routed_by, prompt.path, client)
-            path = (await route).path
-            self.metrics.prompts.labels(parsed.model, path).inc()
-            return path
-
         with contextlib.ExitStack() as places:
             places.enter_context(self.places.taken(client, number, capacity))
-            tasks = [asyncio.ensure_future(routed(prompt)) for prompt in parsed.prompts]
-            try:
-                waiting = self.metrics.requests.routing(parsed.model, number)
-                with waiting, self.metrics.routing.time():
-                    paths = await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+            asked = [(prompt.routed_by, prompt.path) for prompt in parsed.prompts]
+            waiting = self.metrics.requests.routing(parsed.model, number)
+            with waiting, self.metrics.routing.time():
+                paths = await self.router.route_all(parsed.served, asked, client)
+            for path in paths:
+                self.metrics.prompts.labels(parsed.model, path).inc()
             return Answer(self, parsed, paths, client, places.pop_all(), came_seconds)
 
 
@@ -140,7 +132,6 @@ class Answer:
             for nth in range(params.n)
         ]
         self._echoes_logprobs = params.has_echo and params.num_logprobs is not None
-        self._came_seconds = came_seconds
         self._bridge: EventBridge[_Items] = EventBridge()
         self._places, begin = places, self._metrics.requests.begin
         for choice in self._choices:
@@ -161,8 +152,6 @@ class Answer:
         for choice in self._choices:
             choice.times.end("abort")
         self._places.close()
-        self._metrics.prompt_tokens.inc(self.prompt_tokens)
-        self._metrics.completion_tokens.inc(self.completion_tokens)
 
     async def events(self) -> AsyncIterator[list[AnswerEvent]]:
         """New text, at most one event for each choice at a time. Raises what ended a choice."""
@@ -321,8 +310,6 @@ class Answer:
 
     def _piece_of(self, choice: _Choice, item: Token | Finish) -> TextPiece:
         if isinstance(item, Token):
-            if self._params.max_new_tokens and not self.completion_tokens:
-                self._metrics.first_token.observe(time.monotonic() - self._came_seconds)
             if self._params.max_new_tokens:
                 self.completion_tokens += 1
                 choice.new_ids.append(item.id)

@@ -8,7 +8,7 @@ import re
 import time
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -133,14 +133,21 @@ class _Application:
         self._ignored: set[str] = set()
         self._started_seconds = int(time.time())
         self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
+        completion = functools.partial(parse_completion, service)
+        chat = functools.partial(parse_chat, service, self._chat)
+        asked: dict[str, tuple[Any, ...]] = {  # the first arguments of `_answered`
+            "/v1/completions": (p.CompletionRequest, completion, responses.CompletionFormat),
+            "/v1/chat/completions": (p.ChatRequest, chat, responses.ChatFormat),
+            "/v1/responses": (ResponsesRequest, lambda body: chat(chat_of(body)), ResponsesFormat),
+        }
+        posts = {path: functools.partial(self._answered, *how) for path, how in asked.items()} | {
+            "/v1/route": self._route,
+            "/tokenize": self._in_thread(TokenizeRequest, tokenize, service, self._chat),
+            "/detokenize": self._in_thread(DetokenizeRequest, detokenize, service),
+        }
         # (route, method, handler, whether it needs a key)
         routes = [
-            ("/v1/completions", "POST", self._completions, True),
-            ("/v1/chat/completions", "POST", self._chat_completions, True),
-            ("/v1/responses", "POST", self._responses, True),
-            ("/v1/route", "POST", self._route, True),
-            ("/tokenize", "POST", self._tokenize, True),
-            ("/detokenize", "POST", self._detokenize, True),
+            *((path, "POST", answer, True) for path, answer in posts.items()),
             ("/v1/models", "GET", self._models, True),
             ("/v1/paths", "GET", self._path_list, True),
             ("/v1/models/{name:path}", "GET", self._model, True),
@@ -237,26 +244,12 @@ class _Application:
 
     # --- completions ---------------------------------------------------------------------------
 
-    async def _completions(self, request: Request) -> Response:
-        parse = functools.partial(parse_completion, self._service)
-        return await self._answered(request, p.CompletionRequest, parse, responses.CompletionFormat)
-
-    async def _chat_completions(self, request: Request) -> Response:
-        parse = functools.partial(parse_chat, self._service, self._chat)
-        return await self._answered(request, p.ChatRequest, parse, responses.ChatFormat)
-
-    async def _responses(self, request: Request) -> Response:
-        def parse(body: ResponsesRequest) -> ParsedRequest:
-            return parse_chat(self._service, self._chat, chat_of(body))
-
-        return await self._answered(request, ResponsesRequest, parse, ResponsesFormat)
-
     async def _answered(
         self,
-        request: Request,
         kind: type[Completable],
         parse: Callable[[Completable], ParsedRequest],
         format_of: Callable[[Completable, str], responses.AnswerFormat],
+        request: Request,
     ) -> Response:
         """Answers a request here, or sends it on."""
         client = _client_of(request)
@@ -302,15 +295,14 @@ class _Application:
         seconds = time.monotonic() - started
         return _json(cards.route_response(self._service, served, ids, choice, seconds))
 
-    async def _tokenize(self, request: Request) -> Response:
-        body = await self._body(request, TokenizeRequest)
-        client = _client_of(request)
-        return _json(await self._threads.run(client, tokenize, self._service, self._chat, body))
+    def _in_thread(self, kind: type[Body], function: Callable[..., msgspec.Struct], *first: Any):
+        """Answers what a function makes of these and a body, in the client's turn."""
 
-    async def _detokenize(self, request: Request) -> Response:
-        body = await self._body(request, DetokenizeRequest)
-        client = _client_of(request)
-        return _json(await self._threads.run(client, detokenize, self._service, body))
+        async def computed(request: Request) -> Response:
+            body = await self._body(request, kind)
+            return _json(await self._threads.run(_client_of(request), function, *first, body))
+
+        return computed
 
     async def _models(self, request: Request) -> Response:
         entries = [self._model_entry(model) for model in self._service.models]

@@ -173,17 +173,16 @@ class Forwarder:
         else:
             problem = "There is no prompt. Give `prompt`, `messages` or `input`."
             raise ApiError(400, problem, param="prompt")
-        routed: list[tuple[int, bytes]] = []
-        for prompt in prompts:
-            ids = await encode_in_turn(self._service, self._threads, client, prompt)
-            choice = await self._router.route(served, ids, path, client)
-            routed.append((choice.path, ids[: self._service.prefix_tokens].tobytes()))
-            self._metrics.prompts.labels(model.name, choice.path).inc()
-        if len(paths := {its_path for its_path, _ in routed}) > 1:
-            named = ", ".join(map(str, sorted(paths)))
+        turn = self._service, self._threads, client
+        ids = [await encode_in_turn(*turn, prompt) for prompt in prompts]
+        paths = await self._router.route_all(served, [(each, path) for each in ids], client)
+        for its_path in paths:
+            self._metrics.prompts.labels(model.name, its_path).inc()
+        if len(set(paths)) > 1:
+            named = ", ".join(map(str, sorted(set(paths))))
             problem = f"These prompts go to several paths, {named}. Send each in its own request."
             raise ApiError(400, problem, param="prompt", code="several_paths")
-        return routed[0]
+        return paths[0], ids[0][: self._service.prefix_tokens].tobytes()
 
 
 def _give_back(target: Target) -> None:

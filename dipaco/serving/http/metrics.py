@@ -189,8 +189,6 @@ class Metrics:
 
         self.answers = counter("answers", "HTTP answers begun.", "endpoint", "status")
         self.prompts = counter("prompts", "Prompts, by the path that took them.", "model", "path")
-        self.prompt_tokens = counter("prompt_tokens", "Tokens of prompts.")
-        self.completion_tokens = counter("completion_tokens", "Tokens made.")
         self.hang_ups = counter(
             "hang_ups", "Clients that disconnected before their answer was complete."
         )
@@ -199,7 +197,6 @@ class Metrics:
         self.reroute_tokens = counter("reroute_tokens", "Tokens read again for that.")
         self.reroute_choices = counter("reroute_choices", "Times a path was chosen again.")
         self.reroute_router_tokens = counter("reroute_router_tokens", "Tokens read to choose it.")
-        self.first_token = histogram("first_token", "From a request to its first token.")
         self.parsing = histogram(
             "parsing", "Checking one request, tokenizing its prompts, compiling its schema."
         )
@@ -234,7 +231,6 @@ class _ServiceCollector(Collector):
             "cache_max_bytes": ("Bytes that modules may take.", service.cache.max_bytes),
             "waiting_requests": ("Requests that wait for a row.", loop.num_waiting),
             "rows": ("Requests being decoded.", sum(loop.rows_per_path.values())),
-            "tokens_per_second": ("Speed of decoding lately, 0 = none.", loop.tokens_per_second),
         }
         if loop.num_replicas is not None:
             gauges["replicas"] = ("Replicas of the loop that answer.", loop.num_replicas)

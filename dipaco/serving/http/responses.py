@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -225,7 +225,7 @@ async def send_stream(
     """
     events = answer.events()
     try:
-        first = await while_connected(request, _next(events))
+        first = await while_connected(request, anext(events))
     except BaseException:
         answer.close()
         raise
@@ -262,13 +262,9 @@ class ClosingStream(StreamingResponse):
                 self._on_hang_up()
 
 
-async def _next(events: Later) -> Events:
-    return await anext(events)
-
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, Value]) -> Value:
+async def while_connected(request: Request, work: Awaitable[Value]) -> Value:
     """The result of the work, unless the client disconnects first. Raises `ClientHungUp`."""
-    working = asyncio.create_task(work)
+    working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request))
     try:
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
