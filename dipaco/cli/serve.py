@@ -297,7 +297,8 @@ def _upstreams(opened: "Run", options: argparse.Namespace) -> "Upstreams | None"
     from dipaco.serving.service import print_notice
     from dipaco.serving.upstreams import Upstreams, read_router, read_targets
 
-    use_cpu_only()  # accelerators are the upstreams'
+    if not os.environ.get("JAX_PLATFORMS"):
+        use_cpu_only()  # Accelerators are the upstreams', unless this process is told to take one.
     exported = read_router(options.upstream, opened, options.arm, options.phase)
     if exported is not None:
         options.phase, options.rule = exported.phase, options.rule or exported.rule

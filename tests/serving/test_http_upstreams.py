@@ -21,6 +21,8 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from dipaco.cli import serve
+from dipaco.launch import devices
 from dipaco.runs.opening import reading
 from dipaco.serving import upstreams as file
 from dipaco.serving.errors import BadUpstreams
@@ -435,6 +437,20 @@ def test_an_exported_router_pins_its_release_and_one_of_another_is_refused(tiny,
             read_router(file, run, "modular", None)
         file.write_text("0-3: {url: http://x}")
         assert read_router(file, run, "modular", None) is None
+
+
+@pytest.mark.parametrize(("platforms", "is_on_cpu"), [("", True), ("cuda", False)])
+def test_a_router_takes_an_accelerator_if_it_is_told_to(
+    tiny, tmp_path, monkeypatch, platforms, is_on_cpu
+):
+    told, given = [], tmp_path / "file.yaml"
+    given.write_text("0-3: {url: http://x}")
+    monkeypatch.setattr(devices, "use_cpu_only", lambda: told.append(True))
+    monkeypatch.setenv("JAX_PLATFORMS", platforms)
+    options = SimpleNamespace(upstream=given, arm="modular", phase=None, waiting=8)
+    with reading(tiny.folder) as run:
+        assert serve._upstreams(run, options).capacity == 8
+    assert bool(told) == is_on_cpu
 
 
 def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
