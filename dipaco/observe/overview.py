@@ -41,18 +41,17 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
         most = counted(max(unsent.values()), "phase")
         of = counted(len(unsent), "path")
         top.append(f"snapshots of {of} are on one disk: a lost machine costs up to {most} of each")
-    who = _workers(status)
+    left = MOST_WORKERS + 1
     arms = {name: arm for name, arm in status["arms"].items() if arm["steps"]}
     grids = {name: _grid(arm, _at_work(status, name), width) for name, arm in arms.items()}
     if height is not None:
         # Every arm takes a blank line and one about it. The key takes the last line.
-        left = height - len(top) - len(who[:1]) - 2 * len(arms) - 1
+        left = height - len(top) - bool(status["workers"]) - 2 * len(arms) - 1
         for name in sorted(arms, key=lambda name: -arms[name]["num_paths"]):
             if len(grids[name]) > left:
                 grids[name] = []
             left -= len(grids[name])
-        who = _first_workers(who, left)
-    lines = [*top, *who]
+    lines = [*top, *_workers(status, left)]
     for name, arm in arms.items():  # a base model that is already trained takes no steps
         lines += ["", _arm(name, arm), *grids[name]]
     return [*lines, *([KEY] if any(grids.values()) else [])]
@@ -72,18 +71,6 @@ def _troubles(status: Mapping[str, Any]) -> list[str]:
     lines = [f"went wrong: {_failure(each)}" for each in failures[:MOST_FAILURES]]
     more = len(failures) - len(lines)
     return [*lines, *([f"went wrong: {more} more, each with `--json`"] if more else [])]
-
-
-def _first_workers(lines: list[str], room: int) -> list[str]:
-    """The line of counts, and as many workers below it as fit. The rest are counted."""
-    own = lines[1:]
-    if len(own) <= room or not lines:
-        return lines
-    named = [line for line in own if not line.startswith("  and ")]
-    shown = named[: max(0, room - 1)]
-    hidden = len(named) - len(shown)
-    hidden += sum(int(line.split()[1]) for line in own if line.startswith("  and "))
-    return [lines[0], *shown, *([f"  and {hidden} more"] if room > 0 else [])]
 
 
 def headline(status: Mapping[str, Any]) -> str:
@@ -117,7 +104,8 @@ def fit(lines: Sequence[str], width: int, height: int) -> list[str]:
     return [line if len(line) <= width else f"{line[: width - 1]}…" for line in shown]
 
 
-def _workers(status: Mapping[str, Any]) -> list[str]:
+def _workers(status: Mapping[str, Any], room: int) -> list[str]:
+    """A line of counts, and as many workers below it as fit into `room` lines."""
     workers = status["workers"]
     if not workers:
         return []
@@ -132,9 +120,11 @@ def _workers(status: Mapping[str, Any]) -> list[str]:
     # most recently heard first.
     shown = sorted(here.items(), key=lambda item: -(item[1]["task_seconds"] or 0))
     shown += sorted(silent.items(), key=lambda item: item[1]["silent_seconds"])
-    lines = [_worker(name, at) for name, at in shown[:MOST_WORKERS]]
-    more = len(shown) - len(lines)
-    rest = [f"  and {more} more"] if more else []
+    most = min(MOST_WORKERS, room)
+    if len(shown) > most:  # the last line counts the rest
+        most = max(0, min(MOST_WORKERS, room - 1))
+    lines = [_worker(name, at) for name, at in shown[:most]]
+    rest = [f"  and {len(shown) - most} more"] * (room > 0 and len(shown) > most)
     return [f"workers: {counts}; bits: {status['bits']}", *lines, *rest]
 
 
