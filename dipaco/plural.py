@@ -1,6 +1,7 @@
 """Numbers with their nouns and lists of names, as people say them."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 
 def counted(number: int, noun: str) -> str:
@@ -18,3 +19,9 @@ def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     words = list(map(str, names))
     hidden = len(words) - most
     return separator.join(words[:most]) + (f" and {hidden:,} more" if hidden > 0 else "")
+
+
+def largest(counts: Mapping[str, int], most: int) -> str:
+    """The most frequent names, each with its share of all: `a 60%, b 25%`."""
+    total = max(sum(counts.values()), 1)
+    return ", ".join(f"{name} {n / total:.0%}" for name, n in Counter(counts).most_common(most))

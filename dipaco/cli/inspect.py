@@ -20,6 +20,7 @@ from typing import Any
 
 from dipaco.cli.options import add_json, add_run, output_path
 from dipaco.observe.terminal import head, say, tail, terminal_width
+from dipaco.plural import largest
 
 HELP = "show what each path was given, and how modules moved"
 MOST_SHOWN_PHASES = 8
@@ -65,12 +66,9 @@ def run(options: argparse.Namespace) -> int:
 def _print(inspection: dict[str, Any]) -> None:
     say(f"{inspection['name']}, seed {inspection['seed']}")
     for at in inspection["paths"]:
-        total = max(sum(at["domains"].values()), 1)
-        largest = sorted(at["domains"].items(), key=lambda item: -item[1])[:4]
-        domains = ", ".join(f"{name} {number / total:.0%}" for name, number in largest)
         say(
             f"path {at['path']:>3}  {at['documents']:,} documents ({at['share']:.1%}), "
-            f"{at['test_documents']:,} of test: {domains}\n"
+            f"{at['test_documents']:,} of test: {largest(at['domains'], 4)}\n"
             f"          modules {' '.join(at['modules'])}"
         )
     bounds = {name: value for name, value in inspection["bounds"].items() if value is not None}

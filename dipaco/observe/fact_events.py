@@ -17,6 +17,7 @@ from dipaco.control.planning.tasks import (
 )
 from dipaco.observe.events import Event, Value
 from dipaco.observe.terminal import head, tail
+from dipaco.plural import largest
 
 PROMPT_WIDTH, TEXT_WIDTH = 24, 72  # characters of a sample in an event; its fact has the whole
 
@@ -83,13 +84,11 @@ def _shards(fact: StageDone) -> Iterator[Event]:
     routed = Routed.of(fact)
     shards = zip(routed.documents, routed.domains, strict=True)
     for path, (count, by_domain) in enumerate(shards):
-        largest = sorted(by_domain.items(), key=lambda item: -item[1])[:3]
-        shares = ", ".join(f"{name} {n / max(count, 1):.0%}" for name, n in largest)
         fields: dict[str, Value] = {
             "path": path,
             "documents": count,
             "share": count / max(sum(routed.documents), 1),
-            "domains": shares,
+            "domains": largest(by_domain, 3),
         }
         yield Event("shard_built", fields)
     if routed.outside_bounds:

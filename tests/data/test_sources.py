@@ -161,18 +161,6 @@ def test_json_lines_of_zstd_are_read_and_a_cut_file_is_refused(pyarrow, tmp_path
         documents(f"jsonl:{file}")
 
 
-def test_a_line_that_is_not_json_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": "fine"}\n{"text": \n')
-    with pytest.raises(BadRecord, match="line 2"):
-        documents(f"jsonl:{tmp_path}/a.jsonl")
-
-
-def test_a_text_column_without_text_is_named(tmp_path):
-    (tmp_path / "a.jsonl").write_text('{"text": 5}\n')
-    with pytest.raises(BadRecord, match="holds int, not text"):
-        documents(f"jsonl:{tmp_path}/a.jsonl")
-
-
 @pytest.mark.parametrize("column", ["text", "domain"])
 def test_half_of_a_character_is_named(tmp_path, column):
     """JSON can spell it, UTF-8 cannot; it would be trained on as something else."""

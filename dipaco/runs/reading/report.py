@@ -36,6 +36,7 @@ from dipaco.evaluation.tables import (
 )
 from dipaco.files import translate_os_errors, write_atomically
 from dipaco.model.config import flops_per_token, num_parameters, part_parameters
+from dipaco.plural import largest
 from dipaco.runs.reading.curves import (
     base_model_of,
     curve_of,
@@ -379,14 +380,9 @@ def _markdown(run: Run, report: Report) -> str:
 
 def shares_as_markdown(shards: Sequence[PathShare]) -> str:
     """A row for each path."""
-    lines = [
-        f"| {share.path} | {share.documents:,} | {_largest(share.domains)} |" for share in shards
-    ]
+    lines = []
+    for share in shards:
+        domains = literal(largest(share.domains, 4))
+        lines.append(f"| {share.path} | {share.documents:,} | {domains} |")
     head = ["| path | documents | largest domains |", "| --- | ---: | :--- |"]
     return "\n".join([*head, *lines])
-
-
-def _largest(domains: dict[str, int], count: int = 4) -> str:
-    total = sum(domains.values())
-    largest = sorted(domains.items(), key=lambda item: -item[1])[:count]
-    return ", ".join(f"{literal(name)} {number / total:.0%}" for name, number in largest)
