@@ -27,7 +27,7 @@ from dipaco.cli.options import (
     add_run_start,
     add_trackers,
     begun,
-    check_count,
+    check_between,
     check_memory_fraction,
     option_of,
 )
@@ -120,7 +120,7 @@ def _check_counts(options: argparse.Namespace) -> None:
     }
     for option, at_least in least.items():
         value = getattr(options, option)
-        check_count(option_of(option), value, at_least)
+        check_between(option_of(option), value, at_least)
     several, each = options.hosts_per_worker > 1, options.devices_per_worker
     if several and options.engine == "local" and each is None:
         expected = "a number: all hosts of a worker are on this machine, and must not share devices"

@@ -169,7 +169,7 @@ def check_metrics(options: argparse.Namespace) -> None:
     """Raises `BadSetting` if `--metrics-port` is no port, `ExtraMissing` or `CannotListen`."""
     if options.metrics_port is None:
         return
-    check_count("--metrics-port", options.metrics_port, 0, LAST_PORT)
+    check_between("--metrics-port", options.metrics_port, 0, LAST_PORT)
     from dipaco.observe.metrics import check_extra, check_port
 
     check_extra()
@@ -228,16 +228,12 @@ def option_of(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def check_between(option: str, value: float | None, least: float, most: float) -> None:
+def check_between(
+    option: str, value: float | None, least: float, most: float = MAX_PROCESSES
+) -> None:
     """Raises `BadSetting`. None (the option was left out) passes, NaN does not."""
     if value is not None and not least <= value <= most:
         raise BadSetting(name=option, value=value, expected=f"{least:g} to {most:g}")
-
-
-def check_count(option: str, value: int | None, least: int, most: int = MAX_PROCESSES) -> None:
-    """Raises `BadSetting`. None (the option was left out) passes."""
-    if value is not None and not least <= value <= most:
-        raise BadSetting(name=option, value=value, expected=f"{least} to {most}")
 
 
 def check_lease(seconds: float) -> None:

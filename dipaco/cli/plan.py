@@ -38,7 +38,6 @@ from dipaco.cli.options import (
     add_json,
     add_set,
     check_between,
-    check_count,
 )
 
 if TYPE_CHECKING:
@@ -94,13 +93,13 @@ def run(options: argparse.Namespace) -> int:
 
     # Before JAX is loaded: a typing error answers at once.
     config = load_config(options.config, options.overrides)
-    check_count("--workers", options.workers, 1)
+    check_between("--workers", options.workers, 1)
     check_between("--mbit", options.mbit, LEAST_MEGABITS, MOST_MEGABITS)
     check_between("--store-mbit", options.store_mbit, LEAST_MEGABITS, MOST_MEGABITS)
     check_between("--step-seconds", options.step_seconds, LEAST_STEP_SECONDS, DAY_SECONDS)
 
     if options.serve is not None:
-        check_count("--serve", options.serve, 1, config.topology.num_paths)
+        check_between("--serve", options.serve, 1, config.topology.num_paths)
         print("\n".join(_cell_lines(config, options.serve, is_json=options.json)))
         return 0
 

@@ -9,7 +9,7 @@ Each launcher keeps this many until the next `scale`, or until it is started aga
 
 import argparse
 
-from dipaco.cli.options import add_run, check_count
+from dipaco.cli.options import add_run, check_between
 
 HELP = "set how many workers each launcher keeps"
 
@@ -25,7 +25,7 @@ def run(options: argparse.Namespace) -> int:
     from dipaco.launch.errors import NoLauncher
     from dipaco.runs.opening import reading
 
-    check_count("--workers", options.workers, 0)
+    check_between("--workers", options.workers, 0)
     with reading(options.run) as run:
         started = run.ledger.meta.launchers()
         asked = set(started) if options.launcher is None else {options.launcher} & set(started)

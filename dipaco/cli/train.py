@@ -35,7 +35,7 @@ from dipaco.cli.options import (
     add_run_start,
     add_trackers,
     begun,
-    check_count,
+    check_between,
     check_metrics,
     name_of,
     with_metrics,
@@ -87,7 +87,7 @@ def run(options: argparse.Namespace) -> int:
     if options.workers == 0:
         hint = " `dipaco begin` begins a run and does none of it."
         raise BadSetting(name="--workers", value=0, expected="1 or more", hint=hint)
-    check_count("--workers", options.workers, 1)
+    check_between("--workers", options.workers, 1)
     check_dashboard(options)
     check_metrics(options)
     check_trackers(options.trackers)
