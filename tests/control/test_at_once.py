@@ -4,7 +4,6 @@ committed yet. On SQLite there is one writer at a time.
 
 import dataclasses
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
@@ -27,6 +26,7 @@ from dipaco.errors import WorkersActive
 from dipaco.topology import ModuleId
 from tests.control.conftest import do_one, do_until, inside_of_this
 from tests.control.test_rollback import TRAIN
+from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
 LOOKERS = 24
@@ -51,10 +51,7 @@ def at_once(ledger, place, first, second):
             with inside_of_this(ledger._database):
                 of_first = first(ledger)
             later = thread.submit(beside)
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            while not later.done() and not is_waiting(looking):
-                assert time.monotonic() < deadline, "it neither ends nor waits"
-                time.sleep(0.01)
+            until(lambda: later.done() or is_waiting(looking), said="it neither ends nor waits")
         return of_first, later.result(DEADLINE_SECONDS)
 
 
@@ -279,10 +276,7 @@ def crossing(place, monkeypatch, ledger, owner, name, *, after, first, second, q
         calls.append(threading.get_ident())
         if calls.count(here) == after + 1 and calls[-1] == here and not later:
             later.append(thread.submit(beside))
-            deadline = time.monotonic() + DEADLINE_SECONDS
-            while not later[0].done() and not is_waiting(looking):
-                assert time.monotonic() < deadline, "it neither ends nor waits"
-                time.sleep(0.01)
+            until(lambda: later[0].done() or is_waiting(looking), said="it neither ends nor waits")
         return act(*arguments, **values)
 
     here = threading.get_ident()

@@ -25,6 +25,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
 LEASE_SECONDS = 0.5
@@ -123,14 +124,6 @@ def workers(network, connections):
     yield ana, bo
     ana.end()
     bo.end()
-
-
-def until(is_so, seconds=30.0):
-    deadline = time.monotonic() + seconds
-    while not (found := is_so()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def take_over(worker, task):

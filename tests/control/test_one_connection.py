@@ -9,7 +9,6 @@ import re
 import socket
 import tempfile
 import threading
-import time
 from pathlib import Path
 
 import psycopg
@@ -22,6 +21,7 @@ from dipaco.control.database import retry
 from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged
+from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
 MOST_CONNECTIONS = 5
@@ -73,13 +73,6 @@ def beside(work):
         return given[0]
 
     return result
-
-
-def until(is_so):
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_two_threads_of_a_process_use_one_connection_in_turn(ledger, connections):

@@ -5,8 +5,7 @@ import importlib.util
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,14 +46,6 @@ def cluster() -> Iterator[Nodes]:
         nodes = Nodes()
         yield nodes
         nodes.shutdown()
-
-
-def wait_until(is_so: Callable[[], bool], what: str, seconds: float = 240.0) -> None:
-    """Waits; fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, f"still not: {what}"
-        time.sleep(0.05)
 
 
 def is_alive(pid: int) -> bool:

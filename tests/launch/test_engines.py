@@ -9,7 +9,8 @@ import pytest
 
 from dipaco.launch.engine import EndedWorker
 from dipaco.launch.local import LocalEngine
-from tests.launch.conftest import is_alive, wait_until
+from tests.launch.conftest import is_alive
+from tests.support.waiting import until
 
 # Writes its process number, prints a line, and waits; SIGTERM ends it in order, or not at all.
 PROGRAM = """
@@ -58,9 +59,8 @@ def engine(request, tmp_path):
 def pid_of(folder, name, host=0, *, other_than=None):
     """Waits until such a process has started."""
     file = folder / f"{name}-{host}.pid"
-    wait_until(
-        lambda: file.exists() and file.read_text().split()[0] != str(other_than), f"{name} starts"
-    )
+    other = str(other_than)
+    until(lambda: file.exists() and file.read_text().split()[0] != other, 240, f"{name} starts")
     pid, secret = file.read_text().split(maxsplit=1)
     assert secret == "of the run"
     return int(pid)
@@ -68,7 +68,7 @@ def pid_of(folder, name, host=0, *, other_than=None):
 
 def next_end(engine):
     ended = []
-    wait_until(lambda: bool(ended.extend(engine.poll()) or ended), "one ends")
+    until(lambda: bool(ended.extend(engine.poll()) or ended), 240, "one ends")
     return ended
 
 
@@ -111,7 +111,7 @@ def test_one_worker_that_does_not_end_is_killed_and_the_others_stay(engine, tmp_
     engine.end("one")
     engine.kill("one")
     assert [ended.name for ended in next_end(engine)] == ["one"]
-    wait_until(lambda: not is_alive(one), "it is gone", 10)
+    until(lambda: not is_alive(one), 10, "it is gone")
     assert is_alive(other)
     assert engine.poll() == []
 
@@ -123,7 +123,7 @@ def test_stop_asks_workers_to_end_and_then_kills_the_remaining_ones(engine, tmp_
     grace_seconds = 0.5 if isinstance(engine, LocalEngine) else 3
     ended = {end.name: end.code for end in engine.stop(grace_seconds)}
     assert ended == {"polite": 0, "deaf": -9}
-    wait_until(lambda: not is_alive(polite) and not is_alive(deaf), "both are gone", 10)
+    until(lambda: not is_alive(polite) and not is_alive(deaf), 10, "both are gone")
 
 
 def test_the_hosts_of_a_worker_connect_at_one_address_and_end_together(engine, tmp_path):
@@ -139,4 +139,4 @@ def test_the_hosts_of_a_worker_connect_at_one_address_and_end_together(engine, t
     os.kill(second, signal.SIGKILL)
     (ended,) = next_end(engine)
     assert (ended.name, ended.how) == ("pair", "signal 9")
-    wait_until(lambda: not is_alive(first), "the first host is gone", 10)
+    until(lambda: not is_alive(first), 10, "the first host is gone")

@@ -10,8 +10,8 @@ import pytest
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import NOT_NOW
 from dipaco.runs.opening import reading
-from tests.launch.conftest import wait_until
 from tests.support.tiny_run import facts
+from tests.support.waiting import until
 
 
 @pytest.fixture
@@ -49,8 +49,8 @@ def test_two_launchers_share_one_run_and_no_work_is_counted_twice(dipaco, launch
         with reading(launch.folder) as run:
             return {m.name: m.pid for m in run.ledger.members.list() if m.state == "here"}
 
-    wait_until(lambda: "launcher second" in second_log.read_text(), "the second is there")
-    wait_until(lambda: "first-worker-0" in members(), "the first has its worker")
+    until(lambda: "launcher second" in second_log.read_text(), 240, "the second is there")
+    until(lambda: "first-worker-0" in members(), 240, "the first has its worker")
     os.kill(members()["first-worker-0"], signal.SIGKILL)
     scaled = dipaco("scale", "--run", launch.folder, "--workers", 1, "--launcher", "second")
     assert (scaled.code, scaled.err) == (0, "")
@@ -74,13 +74,13 @@ def test_a_restarted_launcher_leaves_the_running_workers_alone(launch, tiny, nam
             here = run.ledger.members.here()
             return {m.name: m.pid for m in here if not ProcessId.parse(m.process_id).is_over()}
 
-    wait_until(members, "the worker is there")
+    until(members, 240, "the worker is there")
     ((worker, pid),) = members().items()
     os.kill(pid, signal.SIGSTOP)  # so that it does not finish meanwhile
     first.kill()
     assert first.wait() == -signal.SIGKILL
     second, log = launch("--workers", 1, *name)
-    wait_until(lambda: f"{worker} started" in log.read_text(), "it is tried again")
+    until(lambda: f"{worker} started" in log.read_text(), 240, "it is tried again")
     os.kill(pid, signal.SIGCONT)
     assert second.wait(timeout=240) == 0, log.read_text()
     assert facts(launch.folder) == facts(tiny.folder)
@@ -98,7 +98,7 @@ def test_a_drain_ends_all_workers_and_the_monitor_and_none_is_reported_as_failed
         with reading(launch.folder) as run:
             return any(m.state == "here" for m in run.ledger.members.list())
 
-    wait_until(lambda: "here-monitor-0 started" in log.read_text() and is_there(), "both are there")
+    until(lambda: "here-monitor-0 started" in log.read_text() and is_there(), 240, "both are there")
     assert "Workers here: 1. Each will save" in dipaco("drain", "--run", launch.folder).out
     assert process.wait(timeout=120) == NOT_NOW, log.read_text()
     said = log.read_text()

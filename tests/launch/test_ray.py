@@ -12,8 +12,9 @@ import pytest
 
 from dipaco.launch.devices import FAKE_DEVICES
 from dipaco.runs.opening import reading
-from tests.launch.conftest import is_alive, wait_until
+from tests.launch.conftest import is_alive
 from tests.support.tiny_run import facts
+from tests.support.waiting import until
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
 
@@ -62,7 +63,7 @@ def held_training(folder, launcher):
             os.kill(pids[claim.worker], signal.SIGCONT)
         return False
 
-    wait_until(look, "a path is being trained", 240)
+    until(look, 240, "a path is being trained")
     return found[0]
 
 
@@ -131,7 +132,7 @@ def test_a_node_lost_during_a_run_costs_only_time(cluster, launch, tiny, tmp_pat
     assert len(members) == 2
     assert worker not in {member.pid for member in members}, "it was not started again"
 
-    wait_until(lambda: not is_alive(worker), "the old one is gone")
+    until(lambda: not is_alive(worker), 240, "the old one is gone")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,10 @@ killed at once. The run ends with the facts and numbers of an undisturbed one.
 """
 
 import signal
-import time
 
 from dipaco.runs.opening import reading
 from tests.support.tiny_run import Fault, facts, report
-
-
-def until(is_so, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+from tests.support.waiting import until
 
 
 def test_a_worker_that_comes_back_after_its_lease_records_nothing(dipaco, half, tiny, copy_of):

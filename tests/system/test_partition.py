@@ -4,7 +4,6 @@ its own: another does the rest of the run, to the same bits, and the first comes
 
 import signal
 import tempfile
-import time
 from pathlib import Path
 
 import pytest
@@ -13,13 +12,7 @@ from support.servers import postgresql
 from dipaco.overrides import load_config
 from dipaco.runs.opening import create_or_open, database_location_of
 from tests.support.tiny_run import Fault, facts, facts_on_server, report
-
-
-def until(is_so, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+from tests.support.waiting import until
 
 
 @pytest.mark.slow
@@ -43,7 +36,7 @@ def test_a_worker_that_is_cut_off_in_a_run_comes_back_to_nothing(dipaco, tiny, h
             return dipaco.start(*words, fault=fault, network=at[name].network)
 
         cut_off = start("ana", stops)
-        until(lambda: cut_off.has_fired and cut_off.state == "T")
+        until(lambda: cut_off.has_fired and cut_off.state == "T", 120.0)
         link.swallow()
         cut_off.signal(signal.SIGCONT)
         ended = start("bo").wait()

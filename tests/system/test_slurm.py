@@ -4,7 +4,6 @@ more urgent job, they drain, are requeued, and come back.
 
 import json
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -12,17 +11,11 @@ from support.slurm import slurm, why_not
 
 from dipaco.runs.opening import reading
 from tests.support.tiny_run import Fault, facts, report
+from tests.support.waiting import until
 
 HOME = Path(__file__).parents[2]
 SCRIPT = HOME / "configs" / "examples" / "slurm.sh"
 MISBEHAVE = HOME / "tools" / "misbehave.py"
-
-
-def until(is_so, cluster, seconds=120.0):
-    deadline = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < deadline, cluster.log()
-        time.sleep(0.05)
 
 
 def slow_program(folder: Path, hurry: Path) -> Path:
@@ -56,12 +49,12 @@ def test_an_array_of_workers_that_is_preempted_and_requeued_ends_with_the_same_f
         job = cluster.submit("--array=0-1", "--partition=spare", str(SCRIPT), variables=variables)
         first = {f"slurm-{job}-{index}-0" for index in (0, 1)}
         held = lambda: {claim.worker for claim in run.ledger.queue.held()}  # noqa: E731
-        until(lambda: first <= held(), cluster)
+        until(lambda: first <= held(), 120.0, cluster.log)
 
         cluster.submit("--partition=urgent", "--exclusive", "--wrap=true", "--output=urgent.log")
-        until(lambda: not first & held(), cluster)
+        until(lambda: not first & held(), 120.0, cluster.log)
         hurry.touch()
-        until(lambda: not cluster.jobs(), cluster)
+        until(lambda: not cluster.jobs(), 120.0, cluster.log)
         events = run.ledger.history.after()
         workers = {member.name for member in run.ledger.members.list()}
     saved = {event.worker for event in events if event.outcome == "saved"}

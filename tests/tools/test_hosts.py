@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from support import hosts as hosts_file
 
+from tests.support.waiting import until
+
 TOOLS = Path(__file__).parents[2] / "tools"
 MEGABYTE = 1 << 20
 
@@ -182,10 +184,7 @@ def test_nothing_is_left_of_the_hosts_of_a_process_that_is_killed(hosts):
     assert set(made) <= namespaces()
     maker.send_signal(signal.SIGKILL)
     maker.communicate()
-    deadline = time.monotonic() + 10
-    while namespaces() & set(made) or Path(f"/proc/{inside}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: not namespaces() & set(made) and not Path(f"/proc/{inside}").exists())
 
 
 def test_a_machine_that_can_have_no_hosts_says_what_is_missing(monkeypatch):

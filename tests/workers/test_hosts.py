@@ -9,7 +9,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
@@ -41,6 +40,7 @@ from dipaco.workers.hosts import (
     join_hosts,
 )
 from tests.support.tiny_run import facts
+from tests.support.waiting import until
 from tests.workers.conftest import CONFIG, work_until, worker_of
 
 
@@ -180,10 +180,7 @@ def test_a_host_that_is_asked_to_stop_lets_the_first_know(service):
     second.request_stop()
     with ThreadPoolExecutor(1) as thread:
         heard = thread.submit(second.broadcast)
-        deadline = time.monotonic() + 60
-        while not first.is_stop_requested:
-            assert time.monotonic() < deadline
-            time.sleep(0.001)
+        until(lambda: first.is_stop_requested)
         first.broadcast("stop")
         assert heard.result(timeout=60) == "stop"
 
@@ -307,14 +304,6 @@ def logs(folder):
     return "\n".join(f"{f.name}: {f.read_text()[-1500:]}" for f in sorted(folder.glob("*.log")))
 
 
-def wait_for(look, folder, seconds=240):
-    deadline = time.monotonic() + seconds
-    while not (found := look()):
-        assert time.monotonic() < deadline, logs(folder)
-        time.sleep(0.02)
-    return found
-
-
 @pytest.fixture
 def finish(pair, tmp_path):
     """`finish(folder)`: a worker of two hosts, until the run is finished. If one host is so slow
@@ -324,7 +313,7 @@ def finish(pair, tmp_path):
     def finish(folder):
         for _ in range(5):
             pair.start(Pair(str(folder)), "pair")
-            (ended,) = wait_for(pair.poll, tmp_path / "logs")
+            (ended,) = until(pair.poll, 240.0, lambda: logs(tmp_path / "logs"))
             if ended.code == 0:
                 return
         raise AssertionError(logs(tmp_path / "logs"))
@@ -377,9 +366,9 @@ def kill_while_training(pair, folder, victim, log_folder):
 
         pair.start(Pair(str(folder)), "pair")
         processes = pair.processes("pair")
-        wait_for(held, log_folder)
+        until(held, 240.0, lambda: logs(log_folder))
         os.kill(processes[victim].pid, signal.SIGKILL)
-        (ended,) = wait_for(pair.poll, log_folder)
+        (ended,) = until(pair.poll, 240.0, lambda: logs(log_folder))
         assert (ended.name, ended.how) == ("pair", "signal 9")
         assert None not in [process.poll() for process in processes]
-        wait_for(lambda: not held(), log_folder)
+        until(lambda: not held(), 240.0, lambda: logs(log_folder))
