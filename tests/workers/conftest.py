@@ -197,10 +197,25 @@ def work_until_claimed(run, kind, phase):
 
 
 class RecordingCallbacks(Callbacks):
-    """Records postponed tasks, released snapshots and lost claims."""
+    """Remembers what it was told; calls `at_step` after each step."""
 
-    def __init__(self):
-        self.redos, self.released, self.losses = [], [], []
+    def __init__(self, at_step=lambda: None):
+        self.redos, self.released, self.losses, self.failed, self.finished = [], [], [], [], []
+        self.pauses = self.steps = 0
+        self._at_step = at_step
+
+    def paused(self):
+        self.pauses += 1
+
+    def step_taken(self, claim, loss, tokens):
+        self.steps += 1
+        self._at_step()
+
+    def task_finished(self, claim, facts):
+        self.finished.append(claim.task)
+
+    def task_failed(self, claim, reason, *, is_final):
+        self.failed.append((claim.task, reason, is_final))
 
     def task_postponed(self, claim, error):
         self.redos.append((claim.task, type(error).__name__))

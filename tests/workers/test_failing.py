@@ -19,20 +19,9 @@ from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
 from dipaco.workers.failing import reason_of
 from dipaco.workers.hosts import HostGroupBroken
 from dipaco.workers.runners import runner_of
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, RecordingCallbacks, worker_of
 
 POISON, *_ = ALL = [Task("train", MODULAR, str(path), 1) for path in range(4)]
-
-
-class Told(Callbacks):
-    def __init__(self):
-        self.failed, self.finished = [], []
-
-    def task_failed(self, claim, reason, *, is_final):
-        self.failed.append((claim.task, reason, is_final))
-
-    def task_finished(self, claim, facts):
-        self.finished.append(claim.task)
 
 
 @pytest.fixture
@@ -63,7 +52,7 @@ def trained(run, phase):
 
 
 def test_a_poison_task_fails_and_all_others_are_done(begin, poison):
-    run, told = begin(CONFIG, until=1), Told()
+    run, told = begin(CONFIG, until=1), RecordingCallbacks()
     poison(diverged(), POISON)
     with pytest.raises(TaskFailed, match=r"train modular path 0 phase 1.*3 times.*Diverged"):
         worker_of(run, callbacks=told).run_until_finished()
@@ -82,7 +71,7 @@ def test_a_poison_task_fails_and_all_others_are_done(begin, poison):
 
 
 def test_an_error_that_lasts_is_met_once_and_said_by_name(begin, poison):
-    run, told = begin(CONFIG, until=1), Told()
+    run, told = begin(CONFIG, until=1), RecordingCallbacks()
     poison(EmptyHoldOut(path=0, documents=1), POISON)
     with pytest.raises(EmptyHoldOut):
         worker_of(run, callbacks=told).run_until_finished()
@@ -94,7 +83,7 @@ def test_an_error_that_lasts_is_met_once_and_said_by_name(begin, poison):
 def test_an_error_that_passes_costs_a_try(begin, poison):
     run = begin(CONFIG, until=1)
 
-    class Once(Told):
+    class Once(RecordingCallbacks):
         def task_failed(self, claim, reason, *, is_final):
             super().task_failed(claim, reason, is_final=is_final)
             poison(None)

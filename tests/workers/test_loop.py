@@ -15,39 +15,17 @@ from dipaco.control.claims.queue import ALL_KINDS, LEASE_SECONDS
 from dipaco.control.claims.silent_workers import ENDED_SECONDS
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
-from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
-from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
+from tests.workers.conftest import CONFIG, RecordingCallbacks, work_until_claimed, worker_of
 
 LONGER = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
-
-
-class Told(Callbacks):
-    """Remembers what it was told; calls `at_step` after each step."""
-
-    def __init__(self, at_step=lambda: None):
-        self.pauses, self.steps, self.finished, self.lost = 0, 0, [], []
-        self._at_step = at_step
-
-    def paused(self):
-        self.pauses += 1
-
-    def step_taken(self, claim, loss, tokens):
-        self.steps += 1
-        self._at_step()
-
-    def task_finished(self, claim, facts):
-        self.finished.append(claim.task)
-
-    def claim_lost(self, claim):
-        self.lost.append(claim.task)
 
 
 def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     run = begin(CONFIG)
     run.ledger.meta.set_command("pause")
-    told, looks, summary = Told(), [], run.ledger.meta.work_summary
+    told, looks, summary = RecordingCallbacks(), [], run.ledger.meta.work_summary
     worker = worker_of(run, callbacks=told)
     worker._claimer._idle_since -= 3600.0
 
@@ -70,7 +48,7 @@ def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
     silent = run.ledger.queue.claim("silent")
     assert not worker_of(run).run_once()
     run.ledger.queue.renew(silent, lease_seconds=-1.0)
-    told = Told()
+    told = RecordingCallbacks()
     assert worker_of(run, callbacks=told).run_once()
     assert told.finished == [silent.task]
 
@@ -78,7 +56,7 @@ def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
 def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
     """Its holder lives, and its heartbeats go on."""
     monkeypatch.setattr(silent_workers, "LEAST_STALLED_SECONDS", 0.2)
-    run, told = begin(CONFIG), Told()
+    run, told = begin(CONFIG), RecordingCallbacks()
     with LeaseRenewer(run.open_ledger, "hung", 0.2) as renewer:
         claim = run.ledger.queue.claim("hung", lease_seconds=0.2)
         renewer.hold(claim)
@@ -92,7 +70,7 @@ def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
 
 def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
     monkeypatch.setattr("dipaco.workers.claiming.LATE_FACTOR", 0.0)  # all are late
-    run, told = begin(CONFIG), Told()
+    run, told = begin(CONFIG), RecordingCallbacks()
     worker = worker_of(run, callbacks=told)
     while not any(task.kind == "train" for task in told.finished):  # says what is usual
         assert worker.run_once()
@@ -103,7 +81,7 @@ def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
 
 def test_a_run_that_is_upgraded_between_look_and_claim_gets_its_task_back(begin):
     """A worker that was held up between the two is of the old program."""
-    run, told = begin(CONFIG), Told()
+    run, told = begin(CONFIG), RecordingCallbacks()
     worker = worker_of(run, callbacks=told)
     summary = run.ledger.meta.work_summary(ALL_KINDS)
     run.ledger.meta.pin("0.9.0+another", "run", run.ledger.reaper.end_all)
@@ -121,13 +99,13 @@ def test_a_worker_that_has_lost_its_task_stops_at_the_next_step(begin, monkeypat
         run.ledger.queue.give_back_all()
         worker._renewer.renew(run.ledger)
 
-    told = Told(lose)
+    told = RecordingCallbacks(lose)
     worker = worker_of(run, callbacks=told)
     while not told.steps:
         assert worker.run_once()
     assert told.steps < 8
-    assert told.lost
-    assert told.lost[0] not in told.finished
+    assert told.losses
+    assert told.losses[0] not in told.finished
 
 
 def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_it_is_lost(
@@ -145,12 +123,12 @@ def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_i
         if len(renewals) == 4:
             run.ledger.queue.give_back_all()
 
-    told = Told(lose)
+    told = RecordingCallbacks(lose)
     worker = worker_of(run, callbacks=told)
-    while not told.lost:
+    while not told.losses:
         assert worker.run_once()
     assert len(renewals) == 5
-    assert told.lost[0] not in told.finished
+    assert told.losses[0] not in told.finished
 
 
 def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
@@ -171,7 +149,7 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     """Another worker goes on from the partial snapshot."""
     run = begin(LONGER, until=0)
     task = work_until_claimed(run, "train", 0)
-    stopped = worker_of(run, callbacks=Told(lambda: stopped.stop()))
+    stopped = worker_of(run, callbacks=RecordingCallbacks(lambda: stopped.stop()))
     assert stopped.run_once()
     partial_snapshot = run.ledger.facts.partial_snapshot(MODULAR, task.path, task.phase)
 
@@ -179,9 +157,9 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
         raise ClaimLost(task=claim.task)
 
     monkeypatch.setattr(run.ledger.commit, "finish", lost)
-    told = Told()
+    told = RecordingCallbacks()
     assert worker_of(run, callbacks=told).run_once()
-    assert told.lost == [task]
+    assert told.losses == [task]
     assert (run.layout.root / partial_snapshot.receipt.name).is_dir()
 
 
@@ -193,7 +171,7 @@ def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
     assert run.ledger.queue.unfinished_kinds() == {"train"}
     assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
     run.ledger.queue.renew(silent, lease_seconds=-1.0)
-    told = Told()
+    told = RecordingCallbacks()
     assert worker_of(run, callbacks=told).run_once()
     assert told.finished == [silent.task]
 
@@ -294,7 +272,7 @@ def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(be
         run.ledger.swarms.put_backbone("back", MODULAR, path, "here:1")
         worker._renewer.renew(run.ledger)
 
-    told = Told(volunteers_come)
+    told = RecordingCallbacks(volunteers_come)
     worker = worker_of(run, callbacks=told)
     assert worker.run_once()
     assert told.steps < LONGER.inner.steps

@@ -56,11 +56,6 @@ def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path
         assert not half.exists()
 
 
-class Told(Callbacks):
-    def compare_machines(self, then, now):
-        pass
-
-
 @pytest.mark.parametrize(
     ("mesh", "error"),
     [(MeshConfig(tensor=16), BadMesh), (MeshConfig(data=-1), DevicesUnfit)],  # 4 rows, 8 devices
@@ -72,7 +67,7 @@ def test_a_machine_without_the_devices_prepares_the_text_and_ends(
     """One that has the text may have no GPU; those that have one then go on."""
     run = begin(dataclasses.replace(CONFIG, mesh=mesh))
     with pytest.raises(error):
-        work(run, "w", Told(), kinds=kinds)
+        work(run, "w", Callbacks(), kinds=kinds)
     assert run.stage("prepare")
     assert run.ledger.queue.unfinished_kinds() == {"pretrain"}
     assert capsys.readouterr().out.count("This machine takes no training steps") == 1
@@ -90,7 +85,7 @@ def test_several_hosts_without_the_devices_are_refused_before_they_join(begin, m
     run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
     monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
     with pytest.raises(BadMesh):
-        work(run, "w", Told(), runner=on_two_hosts(run))
+        work(run, "w", Callbacks(), runner=on_two_hosts(run))
     assert run.ledger.members.list() == []
     assert "training steps" not in capsys.readouterr().out
 
@@ -98,7 +93,7 @@ def test_several_hosts_without_the_devices_are_refused_before_they_join(begin, m
 def test_what_only_reads_a_run_needs_no_devices(begin, monkeypatch, capsys):
     run = begin(dataclasses.replace(CONFIG, mesh=MeshConfig(tensor=16)))
     monkeypatch.setattr(Worker, "run_until_finished", lambda _: False)
-    assert not work(run, "evaluator", Told(), kinds=("score", "evaluate"))
+    assert not work(run, "evaluator", Callbacks(), kinds=("score", "evaluate"))
     assert "training steps" not in capsys.readouterr().out
 
 
@@ -127,7 +122,7 @@ def test_why_a_worker_ended_is_kept(begin, monkeypatch):
 
     monkeypatch.setattr(Worker, "run_until_finished", fail)
     with pytest.raises(DiskFull):
-        work(run, "w", Told())
+        work(run, "w", Callbacks())
     (member,) = run.ledger.members.list()
     assert member.state == "left"
     assert member.last_words.startswith("DiskFull: No space left on the disk of x.")
@@ -178,7 +173,7 @@ def test_a_worker_of_several_hosts_registers_only_what_it_does(begin, monkeypatc
     """Else the status would say that it is about to re-route, for ever."""
     run = begin(CONFIG)
     monkeypatch.setattr(Worker, "run_until_finished", lambda worker: True)
-    work(run, "w", Told(), runner=on_two_hosts(run))
+    work(run, "w", Callbacks(), runner=on_two_hosts(run))
     (member,) = run.ledger.members.list()
     assert set(ALL_KINDS) - set(member.kinds) == {"reroute"}
 
