@@ -6,12 +6,13 @@ import pytest
 
 from dipaco.config import DENSE, MODULAR, ReportSettings
 from dipaco.evaluation import plots
+from dipaco.evaluation.tables import PathShare
 from dipaco.outer.config import OuterSettings
 from dipaco.routing.config import RoutingConfig
 from dipaco.runs.forecast.forecast import forecast
 from dipaco.runs.forecast.traffic import base_bytes
 from dipaco.runs.reading.progress import costs_of_start
-from dipaco.runs.reading.report import _largest, files_of, make_report, renewed_report
+from dipaco.runs.reading.report import files_of, make_report, renewed_report, shares_as_markdown
 from dipaco.runs.reading.routing_notes import note_on_routing
 from dipaco.workers.tasks.report import write_report
 from tests.support.tiny_run import TOY
@@ -121,6 +122,6 @@ def test_a_picture_that_fails_takes_nothing_else_away(begin, monkeypatch):
 
 
 def test_names_of_domains_are_text_in_markdown():
-    assert _largest({"a|b": 3, "<b>[x](y)`": 1}) == (
-        "a&#124;b 75%, &#60;b&#62;&#91;x&#93;(y)&#96; 25%"
-    )
+    share = PathShare(path=0, documents=4, domains={"<b>[x](y)`": 1, "a|b": 3})
+    shown = shares_as_markdown([share]).splitlines()[-1]
+    assert shown == "| 0 | 4 | a&#124;b 75%, &#60;b&#62;&#91;x&#93;(y)&#96; 25% |"
