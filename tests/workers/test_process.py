@@ -29,6 +29,12 @@ from dipaco.workers.runners import runner_of
 from tests.workers.conftest import CONFIG
 
 
+@pytest.fixture(autouse=True)
+def _no_other_test_is_told_to_end():
+    yield
+    stopping.wait_again()
+
+
 def begun(folder):
     """A new run with a claim, and with a file that is half written."""
     run, _ = create_or_open(folder, CONFIG)
