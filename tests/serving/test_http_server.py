@@ -49,7 +49,7 @@ def test_a_disconnected_client_frees_its_rows_and_sigterm_finishes_running_reque
     until(lambda: server.metric("hang_ups_total") == 1)
     until(lambda: server.metric("rows") == server.metric("waiting_requests") == 0)
     assert server.metric("cache_paths_in_use") == 0
-    assert server.metric("completion_tokens_total") < LONG["n"] * LONG["max_tokens"]
+    assert server.metric("generation_tokens_total") < LONG["n"] * LONG["max_tokens"]
 
     corpus = server.connect()  # what the model was trained on is not for those who may ask it
     for each in ("/dashboard/", "/dashboard/recording", "/dashboard/texts"):

@@ -67,7 +67,9 @@ class Server:
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()
         connection.close()
-        return float(re.search(rf"^dipaco_{name} (\S+)$", text, re.MULTILINE)[1])
+        return float(
+            re.search(rf"^(?:dipaco_|vllm:){name}(?:{{.*}})? (\S+)$", text, re.MULTILINE)[1]
+        )
 
     def end(self):
         """Waits for the process; returns its exit code."""
