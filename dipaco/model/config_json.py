@@ -77,7 +77,7 @@ def read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mode
             d_ff=theirs["intermediate_size"],
             max_length=theirs["max_position_embeddings"],
             rope_theta=float(next(iter(_rope_thetas(theirs)), 10_000.0)),
-            norm_epsilon=theirs.get("rms_norm_eps", 1e-6),
+            norm_epsilon=float(theirs.get("rms_norm_eps", 1e-6)),
             qk_norm=architecture == "Qwen3ForCausalLM",
             tied_head=theirs.get("tie_word_embeddings", not has_head),
         )
@@ -129,8 +129,10 @@ def _unsupported(theirs: Mapping[str, Any]) -> Iterator[str]:
         if theirs.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
             yield "only a part of each head is rotated (`partial_rotary_factor`)"
     thetas = _rope_thetas(theirs)
-    if not all(0 < theta <= sys.float_info.max for theta in thetas):
-        yield "`rope_theta` is no finite number above 0"
+    numbers = {"rope_theta": thetas, "rms_norm_eps": [theirs.get("rms_norm_eps", 1e-6)]}
+    for name, values in numbers.items():
+        if not all(0 < value <= sys.float_info.max for value in values):
+            yield f"`{name}` is no finite number above 0"
     if len(set(thetas)) > 1:
         yield f"`rope_theta` is given as {' and as '.join(map(str, thetas))}"
     if theirs.get("hidden_act", "silu") != "silu":

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from dipaco.errors import DipacoError, MachineFault
+from dipaco.errors import NOT_NOW, DipacoError, MachineFault
 from dipaco.launch.engine import EndedWorker, Engine
 from dipaco.launch.local import LocalEngine, last_line
 from dipaco.launch.process_spec import ProcessSpec
@@ -19,7 +19,7 @@ from dipaco.observe.events import Event
 from dipaco.workers.errors import TaskFailed
 
 # Exit codes of a process that needs a person to act: all processes of a sweep are on one machine.
-FINAL_CODES = (DipacoError.exit_code, MachineFault.exit_code, TaskFailed.exit_code)
+FINAL_CODES = (DipacoError.exit_code, NOT_NOW, MachineFault.exit_code, TaskFailed.exit_code)
 MAX_RESTARTS = 3  # restarts of the processes of one run, before it has failed
 
 

@@ -159,6 +159,7 @@ def test_an_export_does_not_overwrite(tokenizer_file, tmp_path):
         ({"rope_theta": 5e5}, "`rope_theta` is given as .*500000.0"),
         ({"rope_scaling": {"rope_theta": 5e5}}, "`rope_theta` is given as .*500000.0"),
         ({"rope_parameters": None, "rope_theta": math.inf}, "`rope_theta` is no finite number"),
+        ({"rms_norm_eps": 10**400}, "`rms_norm_eps` is no finite number"),
         ({"rope_parameters": {"full_attention": {"rope_theta": 1e4}}}, "layer by layer"),
         ({"use_sliding_window": True}, "use_sliding_window"),
         ({"layer_types": ["sliding_attention"]}, "window"),

@@ -5,6 +5,7 @@ The engine is a list: at every poll the oldest process ends with the code that t
 
 import pytest
 
+from dipaco.errors import DipacoError, RunOfOtherVersion
 from dipaco.launch.engine import EndedWorker
 from dipaco.observe.events import Event
 from dipaco.sweeps.errors import OtherBaseModel
@@ -98,9 +99,10 @@ def test_a_job_starts_when_the_job_before_it_is_done(pool):
     assert processes.most == 2  # and not three: the rows waited
 
 
-def test_a_failed_job_fails_the_jobs_that_wait_for_it_and_no_others(pool, tmp_path):
+@pytest.mark.parametrize("code", [DipacoError.exit_code, RunOfOtherVersion.exit_code])
+def test_a_failed_job_fails_the_jobs_that_wait_for_it_and_no_others(pool, tmp_path, code):
     jobs = [("base", None), ("a", "base"), ("b", None)]
-    made, processes, events = pool(jobs, lambda title: 2 if title == "base" else 0)
+    made, processes, events = pool(jobs, lambda title: code if title == "base" else 0)
     (tmp_path / "base").mkdir()
     (tmp_path / "base" / "log").write_text("Something: first\nTooFew: the last words\n")
     assert made.work(lambda: None)
