@@ -454,7 +454,7 @@ def loss_of(rig: Any, state: Any) -> float:
     """A state's loss per target over rows that no step has had."""
     compute, batch = rig.COMPUTE, rig.batch_of(100_000)
     found = [
-        compute.gradient(state.parts, compute.rows_of(batch, block))[1:]
+        compute.gradient(state.parts, compute.rows_of(batch, block), 0)[1:]
         for block in range(compute.settings.num_blocks)
     ]
     return sum(loss for loss, _ in found) / sum(targets for _, targets in found)

@@ -83,7 +83,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     start.add_argument("--name", help="name of this worker (default: one is made up)")
     start.add_argument(
-        "--block-rows", type=int, metavar="N", help="rows in a block (default: a 32nd of a batch)"
+        "--block-rows",
+        type=int,
+        metavar="N",
+        help="rows in a block (default: a 32nd of a batch, an eighth with --local-steps)",
     )
     start.add_argument(
         "--codec",
@@ -96,6 +99,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compute the rows of a step while those of the step before are averaged: gradients "
         "are one step late (default: off, the steps are those of one machine)",
+    )
+    start.add_argument(
+        "--local-steps",
+        type=int,
+        default=1,
+        metavar="H",
+        help="steps that the holder of a block takes by itself before states are averaged, on thin "
+        "lines (default: 1, the steps are those of one machine)",
     )
     start.add_argument(
         "--save-seconds", type=float, default=60.0, metavar="S", help="time between saves (60)"
@@ -168,6 +179,8 @@ def _start(options: argparse.Namespace) -> int:
     if rows is not None and not 1 <= rows <= batch:
         expected = f"1 to {batch} (`inner.batch_size`)"
         raise BadSetting(name="--block-rows", value=rows, expected=expected)
+    if options.local_steps != 1:
+        _check_local_steps(options, config.inner.steps)
     if config.inner.freeze_absent_tokens:
         raise SettingsDisagree(
             problem="`inner.freeze_absent_tokens` is on, and volunteers inside a path are not told "
@@ -264,6 +277,7 @@ def _path_of(given: int | None, num_paths: int) -> int:
 
 
 def _settings(opened: "Run", options: argparse.Namespace) -> Any:
+    from dipaco.config import MODULAR
     from dipaco.swarm.training.compute import GroupSettings
 
     if "path_loss" in opened.rules:
@@ -274,10 +288,29 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         model=config.model,
         inner=config.inner,
         length=config.data.length,
-        block_rows=options.block_rows or max(1, config.inner.batch_size // 32),
+        block_rows=options.block_rows or _default_block_rows(options, config.inner.batch_size),
         codec=options.codec,
         delayed_updates=options.delayed_updates,
+        local_steps=options.local_steps,
+        schedule_steps=opened.plan.arm(MODULAR).total_steps,
     )
+
+
+def _default_block_rows(options: argparse.Namespace, batch_size: int) -> int:
+    """The batch of local steps is a block, and small batches make poor steps."""
+    return max(1, batch_size // (32 if options.local_steps == 1 else 8))
+
+
+def _check_local_steps(options: argparse.Namespace, steps: int) -> None:
+    """Raises `BadSetting`, `SettingsDisagree`."""
+    if options.local_steps < 1 or steps % options.local_steps:
+        expected = f"a divisor of the {steps} steps of a phase (`inner.steps`)"
+        raise BadSetting(name="--local-steps", value=options.local_steps, expected=expected)
+    if options.codec != "none":
+        problem = "the optimiser state that `--local-steps` averages does not bear `--codec int8`"
+        raise SettingsDisagree(problem=problem)
+    if options.delayed_updates:
+        raise SettingsDisagree(problem="`--local-steps` does not go with `--delayed-updates`")
 
 
 def _token(options: argparse.Namespace) -> int:

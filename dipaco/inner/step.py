@@ -77,7 +77,7 @@ def make_step(
     def step(state: PathState, batch: Batch, learning_rate: jax.Array):
         gradient, metrics = mean_gradient(state.parts, batch)
         freeze = functools.partial(freeze_absent, batch=batch)
-        return _descend(optimizer, state, gradient, learning_rate, freeze), metrics
+        return descend(optimizer, state, gradient, learning_rate, freeze), metrics
 
     return jax.jit(step, donate_argnums=0, out_shardings=(state_shardings, None))
 
@@ -86,11 +86,11 @@ def gradient_function(
     loss_fn: LossFn, settings: InnerSettings
 ) -> Callable[[Any, Batch], tuple[Any, StepMetrics]]:
     """(parts, batch) -> (gradient of the mean loss per target, metrics). Not compiled."""
-    pieces, summed_gradient = settings.accumulation_steps, _summed_gradient(loss_fn)
+    pieces, gradient_of = settings.accumulation_steps, summed_gradient(loss_fn)
 
     def accumulated_gradient(parts, batch):
         if pieces == 1:
-            return summed_gradient(parts, batch)
+            return gradient_of(parts, batch)
         # Rows are dealt out in turn, so that each piece stays spread over all devices of the data
         # axis.
         dealt = jax.tree.map(
@@ -99,7 +99,7 @@ def gradient_function(
         )
 
         def add(total, piece):
-            return jax.tree.map(jnp.add, total, summed_gradient(parts, {**batch, **piece})), None
+            return jax.tree.map(jnp.add, total, gradient_of(parts, {**batch, **piece})), None
 
         zero = jax.tree.map(jnp.zeros_like, parts), jnp.zeros(()), jnp.zeros(())
         return jax.lax.scan(add, zero, dealt)[0]
@@ -121,10 +121,10 @@ def make_gradient(
     """Compiles `gradient(parts, batch) -> (gradient of the summed loss, summed loss, targets)`:
     what one of several machines does for a step that they take together.
     """
-    return jax.jit(_summed_gradient(loss_fn))
+    return jax.jit(summed_gradient(loss_fn))
 
 
-def _summed_gradient(loss_fn: LossFn) -> Callable[[Any, Batch], tuple[Any, jax.Array, jax.Array]]:
+def summed_gradient(loss_fn: LossFn) -> Callable[[Any, Batch], tuple[Any, jax.Array, jax.Array]]:
     def gradient(parts, batch):
         (loss_sum, targets), gradient = jax.value_and_grad(loss_fn, has_aux=True)(parts, batch)
         return gradient, loss_sum, targets
@@ -139,7 +139,7 @@ def make_update(
     step. The state passed in stays as it was.
     """
     optimizer = make_optimizer(settings)
-    return jax.jit(lambda state, gradient, rate: _descend(optimizer, state, gradient, rate))
+    return jax.jit(lambda state, gradient, rate: descend(optimizer, state, gradient, rate))
 
 
 def make_prediction(
@@ -153,12 +153,12 @@ def make_prediction(
 
     def predict(state: PathState, rate: jax.Array) -> Any:
         expected = running_mean(settings, state.optimizer)
-        return _descend(optimizer, state, expected, rate).parts
+        return descend(optimizer, state, expected, rate).parts
 
     return jax.jit(predict)
 
 
-def _descend(
+def descend(
     optimizer: optax.GradientTransformation,
     state: PathState,
     gradient: Any,

@@ -8,15 +8,18 @@ must be of the same kind. The steps of one path alone are plain AdamW (`path_ste
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
 from dipaco.algorithm import synchronous, variants
 from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
+from dipaco.inner.local_steps import make_local_steps, moved
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.state import PathState
 from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
@@ -148,20 +151,30 @@ def _replay(run: Run) -> Iterator[variants.Modules]:
 
 
 class PathStep(NamedTuple):
-    """One step of one path by one machine."""
+    """One step of one path by one machine, or the local steps of all members of its group."""
 
     step: int
-    gradient: Any  # of the mean loss per target
+    gradient: Any  # of the mean loss per target, or the mean move
     loss: float
     state: PathState  # after the step
 
 
-def path_steps(run: Run, path: int, delays: Mapping[int, int]) -> Iterator[PathStep]:
+class LocalSteps(NamedTuple):
+    """Steps that the members of a path's group have taken by themselves."""
+
+    counts: Mapping[int, int]  # first step -> how many, until the group averaged
+    member_rows: int  # rows of a member in the batch of a step
+
+
+def path_steps(
+    run: Run, path: int, delays: Mapping[int, int], local: LocalSteps | None = None
+) -> Iterator[PathStep]:
     """Takes the steps of a path by plain AdamW, one large batch after the other. Each phase that
     was reached begins with the run's modules.
 
     Args:
       delays: of the steps whose gradient belongs to older parameters.
+      local: steps that are taken as the members of a group have. None = there are none.
     """
     arm, inner, programs = run.plan.arm(MODULAR), run.config.inner, run.programs
     gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
@@ -180,8 +193,50 @@ def path_steps(run: Run, path: int, delays: Mapping[int, int]) -> Iterator[PathS
             return found
 
         rates = learning_rates(inner, arm.total_steps, first, end - first)
+        if local is not None:
+            for one in _with_local_steps(run, state, first, rates, batches.at, local):
+                state = one.state
+                yield one
+            optimizer = jax.device_get(state.optimizer)
+            continue
         steps = [(step, rate, delays.get(step, 0)) for step, rate in enumerate(rates, first)]
         taken = delayed_steps(state, steps, gradient_of, make_update(inner), make_prediction(inner))
         for (step, *_), (state, metrics) in zip(steps, taken, strict=True):
             yield PathStep(step, newest[0], float(metrics.loss), state)
         optimizer = jax.device_get(state.optimizer)
+
+
+def _with_local_steps(
+    run: Run,
+    state: PathState,
+    first: int,
+    rates: np.ndarray,
+    batch_at: Callable[[int], Mapping[str, Any]],
+    local: LocalSteps,
+) -> Iterator[PathStep]:
+    """The steps of a phase from `first` on."""
+    inner, loss = run.config.inner, path_loss(run.config.model, run.config.inner)
+    gradient, update = jax.jit(gradient_function(loss, inner)), make_update(inner)
+    of_member, step, end = make_local_steps(loss, inner), first, first + len(rates)
+    while step < end:
+        count = local.counts.get(step, 0)
+        next_step = step + max(count, 1)
+        rows = [run.programs.place_batch(batch_at(one)) for one in range(step, next_step)]
+        of_steps = rates[step - first : next_step - first]
+        if not count:  # a plain worker took it
+            mean, metrics = gradient(state.parts, rows[0])
+            state, loss_of = update(state, mean, of_steps[0]), metrics.loss
+        else:
+            found = []
+            for at in range(0, inner.batch_size, local.member_rows):
+                own = [
+                    {name: of[at : at + local.member_rows] for name, of in one.items()}
+                    for one in rows
+                ]
+                stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
+                found.append(of_member(state, stacked, of_steps))
+            moves, losses, targets = jax.tree.map(lambda *leaves: sum(leaves), *found)
+            mean, loss_of = [leaf / targets for leaf in moves], losses / targets
+            state = moved(state, mean, count)
+        yield PathStep(step, mean, float(loss_of), state)
+        step = next_step

@@ -38,6 +38,17 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
     assert first.share + second.share == 1.0
 
 
+def test_each_local_step_counts(ledger):
+    ledger.swarms.issue("of ana", "ana", "volunteer", 1e12)
+    for steps in (3, 2):  # it was lost, and taken again with fewer
+        blocks = {"ana/1": [0], "backbone-0/1": [1]}
+        step = GroupStep(0, "s", 1.0, 9.0, 1.0, blocks, steps=steps)
+        ledger.swarms.put_step("modular", 0, step)
+    assert ledger.swarms.steps("modular", 0) == [step]
+    (ana,) = leaderboard(ledger.swarms, 16)
+    assert (ana.steps, ana.samples) == (2, 16)
+
+
 @pytest.mark.parametrize(
     "session", ["ana/1", "René/é", "a/b/c", "a//x", "noslash", "/x", "a\nb/c\nd"]
 )

@@ -180,6 +180,7 @@ class Group:
         self.said, self.refused, self.states, self.outcomes = [], [], [], []
         self.evidence = []  # (session, evidence) of those that were found to lie
         self.volunteers = {}
+        self.ends = STEPS  # a phase's last local steps may be fewer
 
     async def __aenter__(self):
         self._lead_with(await wire_of(issue("back", "backbone"), host=self.hosts.get("back")))
@@ -278,12 +279,16 @@ class Group:
             await asyncio.sleep(0.01)
 
     async def step(self):
-        number = self.holder.step
+        number, steps = self.holder.step, self.settings.local_steps
         next_batch = batch_of(number + 1) if self.settings.delayed_updates else None
+        batch = batch_of(number)
+        if steps > 1:
+            steps = min(steps, self.ends - number)
+            batch = self.settings.joined([batch_of(number + at) for at in range(steps)])
         try:
             async with asyncio.timeout(180):
                 outcome = await self.leader.take_step(
-                    batch_of(number), float(RATES[number]), lambda: False, next_batch
+                    batch, float(RATES[number]), lambda: False, next_batch, steps
                 )
         except TimeoutError:
             members = {
@@ -312,9 +317,9 @@ class Slow:
     def __getattr__(self, name):
         return getattr(self._compute, name)
 
-    def gradient(self, parts, rows):
+    def gradient(self, *of_rows):
         self._sleep(self._seconds)
-        return self._compute.gradient(parts, rows)
+        return self._compute.gradient(*of_rows)
 
 
 class OnlyAddsUp(Volunteer):

@@ -20,5 +20,5 @@ def test_the_targets_that_a_leader_counts_are_those_of_the_loss(seed):
     }
     parts = first_state().parts
     counted = COMPUTE.targets_of_blocks(batch)
-    said = [COMPUTE.gradient(parts, COMPUTE.rows_of(batch, block))[2] for block in range(8)]
+    said = [COMPUTE.gradient(parts, COMPUTE.rows_of(batch, block), 0)[2] for block in range(8)]
     assert list(counted) == said

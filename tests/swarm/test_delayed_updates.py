@@ -83,9 +83,9 @@ class Gated:
     def __getattr__(self, name):
         return getattr(self._compute, name)
 
-    def gradient(self, parts, rows):
+    def gradient(self, *of_rows):
         self._may_go_on.wait(240)
-        return self._compute.gradient(parts, rows)
+        return self._compute.gradient(*of_rows)
 
 
 def test_a_delayed_step_is_another_than_a_plain_one():

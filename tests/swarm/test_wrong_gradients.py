@@ -107,8 +107,8 @@ class Doubled:
     def __init__(self, compute):
         self._compute = compute
 
-    def gradient(self, parts, rows):
-        vector, *counts = self._compute.gradient(parts, rows)
+    def gradient(self, *of_rows):
+        vector, *counts = self._compute.gradient(*of_rows)
         return 2 * vector, *counts
 
     def __getattr__(self, name):
@@ -183,7 +183,7 @@ def gradients():
     """Of each block of a step, as one machine computes them."""
     parts = jax.device_put(first_state()).parts
     return [
-        np.asarray(COMPUTE.gradient(parts, COMPUTE.rows_of(batch_of(0), block))[0])
+        np.asarray(COMPUTE.gradient(parts, COMPUTE.rows_of(batch_of(0), block), 0)[0])
         for block in range(SETTINGS.num_blocks)
     ]
 
@@ -294,7 +294,7 @@ class OneGradient:
     def rows_of(self, batch, block):
         return None
 
-    def gradient(self, parts, rows):
+    def gradient(self, *of_rows):
         vector = np.random.default_rng(0).standard_normal(2000).astype(np.float32)
         self.made.append(weakref.ref(vector))
         return vector, 0.0, 1.0
@@ -313,7 +313,7 @@ async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums
         members={eve.name: eve}, ban=lambda name, reason, evidence: banned.append(name)
     )
     compute = OneGradient()
-    sent = np.float32(factor) * compute.gradient(None, None)[0]
+    sent = np.float32(factor) * compute.gradient()[0]
     part = (0, len(sent), "back/1", "")
 
     async def part_of(plan, part, sender):

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("cryptography", reason="the extra `volunteer` is not installed")
 
 from dipaco import trees
+from dipaco.cli.swarm_verify import verified
 from dipaco.config import MODULAR
 from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.credentials import Authority
@@ -46,8 +47,43 @@ def finish(run, *workers):
 def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_path):
     plain, _ = create_or_open(tmp_path / "plain", CONFIG)
     finish(plain, worker_of(plain, "plain"))
-    run, _ = create_or_open(tmp_path / "swarm", CONFIG)
-    run.programs = plain.programs  # compiled once
+    run = trained_by_swarm(tmp_path / "swarm", CONFIG, plain.programs, block_rows=1)
+    steps = run.ledger.swarms.steps(MODULAR, PATH)
+    assert [one.step for one in steps] == list(range(CONFIG.phases * CONFIG.inner.steps))
+    senders = {name.partition("/")[0] for one in steps for name in one.blocks}
+    assert senders <= {"ana", "bo", "back"}
+    for module in CONFIG.topology.modules:
+        ours = dict(trees.flatten(run.parameters(MODULAR, module, CONFIG.phases)))
+        theirs = dict(trees.flatten(plain.parameters(MODULAR, module, CONFIG.phases)))
+        for name, leaf in ours.items():
+            np.testing.assert_allclose(leaf, theirs[name], atol=2e-5)
+    for opened in (plain, run):
+        opened.ledger.close()
+
+
+@pytest.mark.slow
+def test_a_swarm_with_local_steps_ends_and_its_night_can_be_replayed(tmp_path):
+    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=5))
+    schedule = config.plan.arm(MODULAR).total_steps
+    half = config.inner.batch_size // 2
+    run = trained_by_swarm(
+        tmp_path, config, block_rows=half, local_steps=3, schedule_steps=schedule
+    )
+    steps = run.ledger.swarms.steps(MODULAR, PATH)
+    assert [one.steps for one in steps] == [3, 2] * config.phases
+    found = verified(run, PATH)
+    assert (found.num_steps, found.differing) == (len(steps), None)
+    lie = steps[1]._replace(sketch=tuple(1.1 * value for value in steps[1].sketch))
+    run.ledger.swarms.put_step(MODULAR, PATH, lie)
+    assert verified(run, PATH).differing == lie
+    run.ledger.close()
+
+
+def trained_by_swarm(folder, config, programs=None, **options):
+    """A finished run, one of whose paths volunteers have trained."""
+    run, _ = create_or_open(folder, config)
+    if programs is not None:
+        run.programs = programs  # compiled once
     authority = Authority(Authority.new_key())
     credentials = [authority.issue(name, "volunteer", time.time(), 1.0) for name in ("ana", "bo")]
     own = authority.issue("back", "backbone", time.time(), 1.0)
@@ -58,7 +94,7 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         "back", host="here", pid=1, process_id="one", machine="one", version="0"
     )
     settings = GroupSettings(
-        model=CONFIG.model, inner=CONFIG.inner, length=CONFIG.data.length, block_rows=1
+        model=config.model, inner=config.inner, length=config.data.length, **options
     )
     backbone = Backbone(
         run.open_ledger,
@@ -86,14 +122,4 @@ def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_
         for one in volunteers:
             one.leave()
         backbone.close(RUN_OVER)
-    steps = run.ledger.swarms.steps(MODULAR, PATH)
-    assert [one.step for one in steps] == list(range(CONFIG.phases * CONFIG.inner.steps))
-    senders = {name.partition("/")[0] for one in steps for name in one.blocks}
-    assert senders <= {"ana", "bo", "back"}
-    for module in CONFIG.topology.modules:
-        ours = dict(trees.flatten(run.parameters(MODULAR, module, CONFIG.phases)))
-        theirs = dict(trees.flatten(plain.parameters(MODULAR, module, CONFIG.phases)))
-        for name, leaf in ours.items():
-            np.testing.assert_allclose(leaf, theirs[name], atol=2e-5)
-    for opened in (plain, run):
-        opened.ledger.close()
+    return run

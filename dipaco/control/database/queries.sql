@@ -895,11 +895,12 @@ WHERE b.arm = :arm AND b.subject = :subject AND w.state = 'here' AND w.is_silent
   AND NOT EXISTS (SELECT 1 FROM swarm_backbones own WHERE own.worker = :worker) LIMIT 1;
 
 -- put_swarm_step: Records a group step. A step that was lost is taken again, and replaces it.
-INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks, sketch)
-VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks, :sketch)
+INSERT INTO swarm_steps (arm, path, step, lineage, loss, targets, seconds, blocks, sketch, steps)
+VALUES (:arm, :path, :step, :lineage, :loss, :targets, :seconds, :blocks, :sketch, :steps)
 ON CONFLICT (arm, path, step) DO UPDATE
 SET lineage = excluded.lineage, loss = excluded.loss, targets = excluded.targets,
-    seconds = excluded.seconds, blocks = excluded.blocks, sketch = excluded.sketch;
+    seconds = excluded.seconds, blocks = excluded.blocks, sketch = excluded.sketch,
+    steps = excluded.steps;
 
 -- has_swarm_steps: Returns 1 if volunteers have taken a step of a path.
 SELECT 1 FROM swarm_steps WHERE arm = :arm AND path = :path LIMIT 1;
@@ -908,7 +909,7 @@ SELECT 1 FROM swarm_steps WHERE arm = :arm AND path = :path LIMIT 1;
 DELETE FROM swarm_steps WHERE arm = :arm AND path = :path AND step >= :step;
 
 -- swarm_steps: Lists the group steps of a path.
-SELECT step, lineage, loss, targets, seconds, blocks, sketch FROM swarm_steps
+SELECT step, lineage, loss, targets, seconds, blocks, sketch, steps FROM swarm_steps
 WHERE arm = :arm AND path = :path ORDER BY step;
 
 -- swarm_shares: Lists the blocks that each name has computed in the steps of all paths.

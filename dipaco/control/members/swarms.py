@@ -49,6 +49,7 @@ class GroupStep(NamedTuple):
     delay: int = 0  # Its gradients' parameters are so many steps older than those it changed.
     # random sums of the mean gradient, whose seed is the lineage
     sketch: tuple[float, ...] = ()
+    steps: int = 1  # Steps that its members took by themselves.
 
 
 class StepShare(NamedTuple):
@@ -219,7 +220,10 @@ class Swarms:
     @retried
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
-        return [GroupStep(*row[:5], *json.loads(row[5]), tuple(json.loads(row[6]))) for row in rows]
+        return [
+            GroupStep(*row[:5], *json.loads(row[5]), tuple(json.loads(row[6])), row[7])
+            for row in rows
+        ]
 
     @retried
     def shares(self) -> list[StepShare]:

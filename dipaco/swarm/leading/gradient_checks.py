@@ -220,7 +220,7 @@ class GradientChecks:
         """The loss per target of the step's first block, as the leader computes it."""
         of_block = self._compute.rows_of(rows.batch, 0)
         async with self._one_at_a_time:
-            found = await asyncio.to_thread(self._compute.gradient, rows.parts, of_block)
+            found = await asyncio.to_thread(self._compute.gradient, rows.parts, of_block, rows.step)
         return found[1] / max(found[2], 1.0)
 
     async def _sum(self, blocks: Sequence[int], rows: StepRows) -> np.ndarray:
@@ -228,7 +228,7 @@ class GradientChecks:
             total = None
             for block in blocks:
                 of_block = self._compute.rows_of(rows.batch, block)
-                gradient = self._compute.gradient(rows.parts, of_block)[0]
+                gradient = self._compute.gradient(rows.parts, of_block, rows.step)[0]
                 total = gradient if total is None else self._compute.add(total, gradient)
             return np.asarray(total)
 

@@ -347,10 +347,10 @@ class SwarmGroup:
 
     def status(self) -> dict[str, Any]:
         """The JSON values that `dipaco status` shows."""
-        rows, active = self._settings.block_rows, self.active_members()
+        rows, active = self._settings.samples_in_block, self.active_members()
         return {
             "samples": self.ledger.num_done * rows,
-            "target": self._settings.inner.batch_size,
+            "target": self._settings.inner.batch_size * self._settings.local_steps,
             "samples_per_second": rows
             * sum(
                 one.blocks_per_second.per_second

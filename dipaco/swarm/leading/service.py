@@ -321,7 +321,7 @@ class LeaderService:
             return False
         members = self._group.members
         fetching = [members[one] for one in self._fetching if one in members]
-        is_new = here.step - offered.step <= MOST_MEANS
+        is_new = here.step - offered.step <= MOST_MEANS * self._compute.settings.local_steps
         return is_new or any(not one.has_come_to(position) for one in fetching)
 
     async def _held(self, body: messages.HeldStateRequest, request: PeerRequest) -> PeerReply:

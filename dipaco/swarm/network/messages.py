@@ -162,7 +162,7 @@ def is_same_term(number: int, other: int) -> bool:
 class ClosedStep(PeerMessage):
     """A step that was taken."""
 
-    step: int  # its number; the group is at the next
+    step: int  # its number, or the first one's; the group is `steps` further
     before: str  # lineage before the step
     after: str
     round_number: int
@@ -172,6 +172,7 @@ class ClosedStep(PeerMessage):
     learning_rate: float
     loss: float
     delay: int = 0  # age in steps of the state that its gradients were computed from
+    steps: int = 1  # steps that its members took by themselves (`GroupSettings.local_steps`)
 
 
 class GroupState(Positioned):

@@ -125,7 +125,8 @@ class Backbone:
                 except queue.Empty:
                     continue
                 targets += one.outcome.record.targets
-                work.on_step(len(one.losses), one.outcome.closed.loss)
+                for _ in range(one.outcome.closed.steps):
+                    work.on_step(len(one.losses), one.outcome.closed.loss)
                 if time.monotonic() - saved_at > self._save_seconds:
                     work.save(jax.device_get(one.state), one.losses)
                     saved_at = time.monotonic()
@@ -324,21 +325,24 @@ class Backbone:
             # batches of this step and the following ones
             batches: dict[int, asyncio.Future[Any]] = {}
             ahead = 2 if self._settings.delayed_updates else 1
+            local_steps = self._settings.local_steps
 
             def should_stop() -> bool:
                 stopping.note_progress()  # A step of slow volunteers may take long.
                 return stop.is_set() or not self._staffing.is_staffed
 
             while holder.step < ends and not should_stop():
-                for step in range(holder.step, min(holder.step + ahead + 1, ends)):
+                first, steps = holder.step, min(local_steps, ends - holder.step)
+                for step in range(first, min(first + ahead + local_steps, ends)):
                     if step not in batches:
                         reading = asyncio.to_thread(work.batch_at, step)
                         batches[step] = asyncio.ensure_future(reading)
-                rows, next_rows = await batches.pop(holder.step), None
-                if ahead == 2 and holder.step + 1 < ends:
-                    next_rows = await asyncio.shield(batches[holder.step + 1])
-                rate = float(work.rates[holder.step - work.first_step])
-                outcome = await self._leader.take_step(rows, rate, should_stop, next_rows)
+                read = [await batches.pop(step) for step in range(first, first + steps)]
+                rows, next_rows = read[0] if local_steps == 1 else self._settings.joined(read), None
+                if ahead == 2 and first + 1 < ends:
+                    next_rows = await asyncio.shield(batches[first + 1])
+                rate = float(work.rates[first - work.first_step])
+                outcome = await self._leader.take_step(rows, rate, should_stop, next_rows, steps)
                 if outcome is None:
                     break
                 self._ledger.put_step(outcome.record)

@@ -28,6 +28,7 @@ def options_of(settings: GroupSettings) -> dict[str, str]:
         "--block-rows": str(settings.block_rows),
         "--codec": settings.codec,
         "--delayed-updates": "on" if settings.delayed_updates else "off",
+        "--local-steps": str(settings.local_steps),
     }
 
 

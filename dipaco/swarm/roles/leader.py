@@ -166,9 +166,11 @@ class Leader:
         learning_rate: float,
         should_stop: Callable[[], bool],
         next_batch: Mapping[str, np.ndarray] | None = None,
+        steps: int = 1,
     ) -> StepOutcome | None:
         """Takes one step of the group. None if `should_stop` before it was closed. `next_batch`:
-        the rows of the following step, if they may be computed as well. Raises `Diverged`.
+        the rows of the following step, if they may be computed as well. `steps`: local ones that
+        the batch is for. Raises `Diverged`.
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
@@ -203,7 +205,7 @@ class Leader:
         blocks_by_peer = {one.name: list(one.blocks) for one in plan.senders}
         self.group.count(blocks_by_peer)
         delay = int(self.group.rows.lineage != here.lineage)
-        closed = self._closed(plan, contents, learning_rate, loss, delay)
+        closed = self._closed(plan, contents, learning_rate, loss, delay, steps)
         mean = decoded_mean(plan.codec, plan.slices, contents)
         sketch = await asyncio.to_thread(sketch_of, mean, closed.after.encode(), 0)
         await here.advance(mean, closed)
@@ -224,6 +226,7 @@ class Leader:
             blocks=blocks_by_peer,
             delay=closed.delay,
             sketch=tuple(sketch),  # the seed is the lineage
+            steps=steps,
         )
         return StepOutcome(closed, record)
 
@@ -248,7 +251,7 @@ class Leader:
         assert here.state is not None
         predicted = None if next_batch is None else await here.predicted(learning_rate)
         if not self._has_gone_on:
-            at = here.before or Predicted(here.lineage, None, here.state.parts)
+            at = here.before or Predicted(here.lineage, None, self._compute.start_of(here.state))
             group.begin_step(
                 here.step,
                 targets_of(batch),
@@ -296,7 +299,13 @@ class Leader:
         return not should_stop()
 
     def _closed(
-        self, plan: RoundPlan, contents: list[bytes], learning_rate: float, loss: float, delay: int
+        self,
+        plan: RoundPlan,
+        contents: list[bytes],
+        learning_rate: float,
+        loss: float,
+        delay: int,
+        steps: int,
     ) -> ClosedStep:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage
@@ -311,6 +320,7 @@ class Leader:
             learning_rate=learning_rate,
             loss=loss,
             delay=delay,
+            steps=steps,
         )
 
     def status(self) -> dict[str, Any]:

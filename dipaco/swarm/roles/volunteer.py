@@ -197,7 +197,7 @@ class Volunteer(Peer):
 
     def _add(self, mine: StepSum, block: int) -> None:
         mine.add(block, self.compute.add)
-        self.samples += self.compute.settings.block_rows
+        self.samples += self.compute.settings.samples_in_block
 
     def on_leader_lost(self) -> None:
         for mine in self._sums.values():
@@ -237,7 +237,7 @@ class Volunteer(Peer):
                 return
             total = None
             for rows in unpack_rows(content, settings.rows_in(lease.blocks), settings.length):
-                found = await asyncio.to_thread(self.compute.gradient, mine.parts, rows)
+                found = await asyncio.to_thread(self.compute.gradient, mine.parts, rows, mine.step)
                 total = found[0] if total is None else self.compute.add(total, found[0])
             payload = np.asarray(total, "<f4").tobytes()
             within = 20.0 + 3.0 * self.wire.meter.seconds("up", len(payload))
@@ -322,11 +322,11 @@ class Volunteer(Peer):
         for block, of_block in zip(reply.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
-                self.compute.gradient, mine.parts, of_block
+                self.compute.gradient, mine.parts, of_block, mine.step
             )
             seconds = time.monotonic() - started
-            block_rows = self.compute.settings.block_rows
-            self._speed = self._speed.after(block_rows, max(seconds, 1e-6), SPEED_SHARE)
+            samples = self.compute.settings.samples_in_block
+            self._speed = self._speed.after(samples, max(seconds, 1e-6), SPEED_SHARE)
             if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
                 self._was_late = True
                 return

@@ -72,7 +72,7 @@ def state_from_bytes(content: bytes, like: PathState) -> PathState:
 
 
 class Predicted(NamedTuple):
-    """Parameters at which rows are computed: the predicted result of a step."""
+    """What rows are computed from: the predicted result of a step, or a state itself."""
 
     lineage: str  # lineage of the state before that step
     learning_rate: float | None  # rate of the step; None: no step, the state itself
@@ -127,7 +127,9 @@ class StateHolder:
         before = self.before
         if self.state is not None and lineage and lineage == self.lineage:
             at_itself = learning_rate is None
-            return self.state.parts if at_itself else (await self.predicted(learning_rate)).parts
+            if not at_itself:
+                return (await self.predicted(learning_rate)).parts
+            return self.compute.start_of(self.state)
         is_before = before is not None and before[:2] == (lineage, learning_rate)
         return before.parts if before is not None and is_before else None
 
@@ -152,15 +154,18 @@ class StateHolder:
         before = None
         if self.compute.settings.delayed_updates:
             before = await self.predicted(closed.learning_rate)
-        state = await asyncio.to_thread(self.compute.step, self.state, mean, closed.learning_rate)
+        state = await asyncio.to_thread(
+            self.compute.step, self.state, mean, closed.learning_rate, closed.steps
+        )
         if not await asyncio.to_thread(self.compute.is_finite, state):
             raise Diverged(step=len(self.losses) + 1, loss=math.nan)
         self.state = state
         self.before, self._predicted = before, None
-        self.step, self.lineage = closed.step + 1, closed.after
-        if self._pinned is not None and self.step > self._pinned[0].step + KEPT_STEPS:
+        self.step, self.lineage = closed.step + closed.steps, closed.after
+        kept = KEPT_STEPS * self.compute.settings.local_steps
+        if self._pinned is not None and self.step > self._pinned[0].step + kept:
             self._pinned = self._pinned_bytes = None
-        self.losses.append(closed.loss)
+        self.losses += [closed.loss] * closed.steps
         self.steps_taken += 1
 
     def pin(self, step: int) -> None:

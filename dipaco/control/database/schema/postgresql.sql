@@ -2,7 +2,7 @@
 
 -- The share of each name in each group step. The name is a session's up to its last slash.
 CREATE VIEW swarm_step_shares AS
-SELECT s.arm, s.path, s.step, n.name, n.blocks, n.out_of
+SELECT s.arm, s.path, s.step, s.steps, n.name, n.blocks, n.out_of
 FROM swarm_steps s CROSS JOIN LATERAL (
   SELECT coalesce(substring(e.key FROM '^(.*)/'), '') AS name,
          sum(json_array_length(e.value)) AS blocks,

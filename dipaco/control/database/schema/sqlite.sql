@@ -2,7 +2,7 @@
 
 -- The share of each name in each group step. The name is a session's up to its last slash.
 CREATE VIEW swarm_step_shares AS
-SELECT s.arm AS arm, s.path AS path, s.step AS step,
+SELECT s.arm AS arm, s.path AS path, s.step AS step, s.steps AS steps,
        substr(rtrim(e.key, replace(e.key, '/', '')), 1,
               length(rtrim(e.key, replace(e.key, '/', ''))) - 1) AS name,
        sum(json_array_length(e.value)) AS blocks,

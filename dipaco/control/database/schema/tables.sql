@@ -427,6 +427,7 @@ CREATE TABLE swarm_steps (
   seconds  DOUBLE PRECISION NOT NULL,
   blocks   TEXT NOT NULL,  -- JSON: [peer -> blocks of the step's batch, delay]
   sketch   TEXT NOT NULL,  -- JSON: random sums of the mean gradient, for `swarm verify`
+  steps    BIGINT NOT NULL,  -- steps of the path in it: members take more than one by themselves
   PRIMARY KEY (arm, path, step)
 );
 
@@ -469,22 +470,22 @@ CREATE TABLE swarm_shares (
 );
 CREATE TRIGGER swarm_step_counts AFTER INSERT ON swarm_steps BEGIN
   INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
-  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  SELECT arm, path, name, blocks, out_of, steps FROM swarm_step_shares
   WHERE arm = new.arm AND path = new.path AND step = new.step ORDER BY name, blocks
   ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
-  SET steps = swarm_shares.steps + 1;
+  SET steps = swarm_shares.steps + excluded.steps;
 END;
 CREATE TRIGGER swarm_step_counts_no_more BEFORE UPDATE ON swarm_steps BEGIN
   INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
-  SELECT arm, path, name, blocks, out_of, -1 FROM swarm_step_shares
+  SELECT arm, path, name, blocks, out_of, -steps FROM swarm_step_shares
   WHERE arm = old.arm AND path = old.path AND step = old.step ORDER BY name, blocks
   ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
-  SET steps = swarm_shares.steps - 1;
+  SET steps = swarm_shares.steps + excluded.steps;
 END;
 CREATE TRIGGER swarm_step_counts_again AFTER UPDATE ON swarm_steps BEGIN
   INSERT INTO swarm_shares (arm, path, name, blocks, out_of, steps)
-  SELECT arm, path, name, blocks, out_of, 1 FROM swarm_step_shares
+  SELECT arm, path, name, blocks, out_of, steps FROM swarm_step_shares
   WHERE arm = new.arm AND path = new.path AND step = new.step ORDER BY name, blocks
   ON CONFLICT (arm, path, name, blocks, out_of) DO UPDATE
-  SET steps = swarm_shares.steps + 1;
+  SET steps = swarm_shares.steps + excluded.steps;
 END;
