@@ -39,9 +39,9 @@ def slow_down(seconds_per_block: float, file: Path) -> None:
         temporary.write_text(f"{doing}\n{began[0]}\n{now}\n{usual}\n{sum(seen)}\n{len(seen)}\n")
         temporary.replace(file)
 
-    def slow_gradient(self, parts, rows):
+    def slow_gradient(self, *of_rows):
         started = time.monotonic()
-        found = gradient(self, parts, rows)
+        found = gradient(self, *of_rows)
         if self._is_warm:
             time.sleep(max(0.0, seconds_per_block - (time.monotonic() - started)))
             seen.append(time.monotonic() - started)

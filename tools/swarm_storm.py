@@ -25,11 +25,9 @@ their effect on others. `slow` says of each of the latter how many of its blocks
 whether it was parked: one of the two must be. `computing` is the share of the volunteers' time in
 which they computed, and `blocks_in_vain` are blocks that they computed and that did not count: of
 peers that died, and backups. `--megabits` paces their links, and `--d-model 224` makes the path one
-of a million parameters. `--delayed-updates` on: rows of the next step are computed while gradients
-are averaged, and the replay has gradients that are as late as the ledger says. With both there is
-one storm after the other, with the ratio of their losses (means of the last tenth).
+of a million parameters. With `--local-steps` a block has the rows of so many steps.
 
-    python tools/swarm_storm.py --minutes 1 --events 0 --delayed-updates both --megabits 10
+    python tools/swarm_storm.py --minutes 1 --events 0 --local-steps 5 --megabits 10
 
 The last line is one JSON object. There `cost_seconds` is, for each kind of event, how much longer
 than the median the two steps from it on took, on average. A desertion's cost is the time without
@@ -81,26 +79,13 @@ HAND_OVER_SECONDS = 240.0  # for a plain worker to have the path, and for volunt
 
 def main() -> None:
     options = parse()
-    if options.delayed_updates != "both":
-        print(json.dumps(storm_with(options)))
-        return
-    off, on = (
-        storm_with(argparse.Namespace(**vars(options) | {"delayed_updates": each}))
-        for each in ("off", "on")
-    )
-    ratio = on["loss"] / off["loss"] if off["loss"] else None
-    print(json.dumps({"off": off, "on": on, "loss_ratio": ratio}))
-
-
-def storm_with(options: argparse.Namespace) -> dict[str, Any]:
-    """One storm: its JSON object."""
     with scratch(options.folder, "swarm-storm-") as folder:
         storm = Storm(folder, options)
         try:
             storm.run_to_the_end()
         finally:
             storm.end()
-        return report(storm)
+        print(json.dumps(report(storm)))
 
 
 def parse() -> argparse.Namespace:
@@ -124,7 +109,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--phases", type=int, default=2)
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--block-rows", type=int, default=2)
-    parser.add_argument("--delayed-updates", choices=("off", "on", "both"), default="off")
+    parser.add_argument("--local-steps", type=int, default=1, help="of a member by itself")
     parser.add_argument("--megabits", type=float, help="of each volunteer's link")
     parser.add_argument(
         "--d-model", type=int, default=32, help="of the path; 224: a million values"
@@ -136,11 +121,10 @@ def parse() -> argparse.Namespace:
     if options.desertions is None:
         options.desertions = int(options.minutes >= 5)
     if options.steps is None:
-        rate = sum(options.block_rows / (options.seconds_per_block * (1 + i % 3)) for i in
-                   range(options.volunteers))  # fmt: skip
-        options.steps = max(
-            4, round(options.minutes * 60 * 0.8 * rate / options.batch / options.phases)
-        )
+        of_each = [options.seconds_per_block * (1 + i % 3) for i in range(options.volunteers)]
+        rows = options.minutes * 60 * 0.8 * sum(options.block_rows / one for one in of_each)
+        rounds = max(4, round(rows / options.batch / options.phases))
+        options.steps = rounds * options.local_steps
     return options
 
 
@@ -284,7 +268,7 @@ class Storm:
         words = ["swarm", "start", str(self.config_file), "--run", str(self.run_folder)]
         words += ["--listen", listen, "--name", name, "--block-rows", str(options.block_rows)]
         words += ["--lease-seconds", str(options.lease_seconds), "--save-seconds", "5"]
-        words += ["--delayed-updates"] if options.delayed_updates == "on" else []
+        words += ["--local-steps", str(options.local_steps)]
         self.backbones[name] = self.start([*dipaco_words(), *words], name)
 
     def join(self, is_client: bool = False) -> VolunteerProcess | None:
@@ -544,7 +528,9 @@ def rows_possible_alone(storm: Storm) -> float:
     counted.
     """
     noted = _noted(storm)
-    return sum(one.seconds / one.seconds_per_block for one in noted) * storm.options.block_rows
+    options = storm.options
+    possible = sum(one.seconds / one.seconds_per_block for one in noted)
+    return possible * options.block_rows * options.local_steps
 
 
 def _noted(storm: Storm) -> list[Paced]:
@@ -615,14 +601,13 @@ def report(storm: Storm) -> dict[str, Any]:
     with contextlib.closing(run.ledger):
         replayed = replay(run)
         ours = replayed.swarm_losses
-        delays = Counter(one.delay for one in run.ledger.swarms.steps("modular", 0))
-        block_rows = storm.options.block_rows
+        block_rows, local_steps = storm.options.block_rows, storm.options.local_steps
         by_worker = sum(len(_lines(file)) for file in storm.steps_of_workers)
         steps, lost, twice = rows_lost_and_twice(run, block_rows, by_worker)
         possible = rows_possible_alone(storm)
         by_name = blocks_by_name(run)
         unusual = sum(by_name[name] for name in (*storm.liars, *(one.name for one in storm.slow)))
-        counted = steps * storm.options.batch - unusual * block_rows
+        counted = steps * storm.options.batch - unusual * block_rows * local_steps
         computing, blocks = share_of_computing(_noted(storm))
         (status,) = run.ledger.swarms.statuses()
         costs, liars = cost_seconds(storm, run), liars_found(storm, run)
@@ -635,8 +620,7 @@ def report(storm: Storm) -> dict[str, Any]:
         "rows_lost": lost,
         "efficiency": round(counted / possible, 3) if possible else None,
         "computing": computing,
-        "blocks_in_vain": blocks - counted // block_rows,
-        "steps_late": delays[1],
+        "blocks_in_vain": blocks - counted // (block_rows * local_steps),
         "loss": float(np.mean(ours[-max(1, len(ours) // 10) :])),
         "faults": dict(storm.faults),
         "events": storm.faults.total(),

@@ -4,7 +4,6 @@
 - `variants`: the same loop with everything that a run may switch on: path sampling, codecs, late
   contributions, alternations, plain AdamW. With everything off it gives the bits of `algorithm1`.
 - `synchronous`: gradients averaged per module at every step (section 4.5).
-- `delayed_updates`: steps of one path with gradients that are one step late, as in a swarm.
 
 No files, no database, no clock. The runtime does not execute this room: `tests/workers` shows that
 runs through tasks, ledger and store end with the same bits. The room imports `topology`,

@@ -95,12 +95,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="codec of gradients on the wire (default: none, float32)",
     )
     start.add_argument(
-        "--delayed-updates",
-        action="store_true",
-        help="compute the rows of a step while those of the step before are averaged: gradients "
-        "are one step late (default: off, the steps are those of one machine)",
-    )
-    start.add_argument(
         "--local-steps",
         type=int,
         default=1,
@@ -290,7 +284,6 @@ def _settings(opened: "Run", options: argparse.Namespace) -> Any:
         length=config.data.length,
         block_rows=options.block_rows or _default_block_rows(options, config.inner.batch_size),
         codec=options.codec,
-        delayed_updates=options.delayed_updates,
         local_steps=options.local_steps,
         schedule_steps=opened.plan.arm(MODULAR).total_steps,
     )
@@ -309,8 +302,6 @@ def _check_local_steps(options: argparse.Namespace, steps: int) -> None:
     if options.codec != "none":
         problem = "the optimiser state that `--local-steps` averages does not bear `--codec int8`"
         raise SettingsDisagree(problem=problem)
-    if options.delayed_updates:
-        raise SettingsDisagree(problem="`--local-steps` does not go with `--delayed-updates`")
 
 
 def _token(options: argparse.Namespace) -> int:

@@ -68,17 +68,12 @@ def verified(opened: "Run", path: int) -> Verified:
 
     from dipaco.config import MODULAR
     from dipaco.swarm.training.sum_sketch import sketch_of
-    from dipaco.workers.replay import LocalSteps, path_steps
+    from dipaco.workers.replay import path_steps
 
     swarms, count, largest = opened.ledger.swarms, 0, 0.0
     steps = {one.step: one for one in swarms.steps(MODULAR, path)}
-    options = swarms.options(MODULAR, path)
-    tolerated, local = _tolerated(opened, options), None
-    if options.get("--local-steps", "1") != "1":
-        counts = {one.step: one.steps for one in steps.values()}
-        local = LocalSteps(counts, int(options["--block-rows"]))
-    delays = {one.step: one.delay for one in steps.values()}
-    replayed = path_steps(opened, path, delays, local)
+    tolerated = _tolerated(opened, swarms.options(MODULAR, path))
+    replayed = path_steps(opened, path)
     for one in itertools.takewhile(lambda one: one.step <= max(steps), replayed):
         if (step := steps.get(one.step)) is None:
             continue  # a plain worker took it

@@ -11,7 +11,6 @@ from collections.abc import Hashable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -75,29 +74,6 @@ def _kinds(parts: Any) -> Any:
         return "muon" if in_block and leaf.ndim == 2 else "adamw"
 
     return jax.tree_util.tree_map_with_path(kind, parts)
-
-
-def mean_gradient(settings: InnerSettings, state: Any) -> Any:
-    """The running mean of the gradients that an optimiser has seen. Zero before the first."""
-    seen = jnp.maximum(optax.tree.get(state, "count"), 1)
-
-    def mean(moment: Any, keeps: float, share: float) -> Any:
-        return jax.tree.map(lambda leaf: share / (1.0 - keeps**seen) * leaf, moment)
-
-    of_adamw = mean(optax.tree.get(state, "mu"), settings.beta1, 1.0)
-    if settings.optimizer == "adamw":
-        return of_adamw
-    of_muon = mean(optax.tree.get(state, "trace"), MUON_MOMENTUM, 1.0 - MUON_MOMENTUM)
-
-    def is_elsewhere(leaf: Any) -> bool:
-        return isinstance(leaf, optax.MaskedNode)
-
-    return jax.tree.map(
-        lambda one, other: other if is_elsewhere(one) else one,
-        of_adamw,
-        of_muon,
-        is_leaf=is_elsewhere,
-    )
 
 
 def learning_rates(settings: InnerSettings, total_steps: int, start: int, count: int) -> np.ndarray:

@@ -15,7 +15,6 @@ import optax
 from dipaco.inner.absent import freeze_absent, rows_of
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import make_optimizer
-from dipaco.inner.optimizer import mean_gradient as running_mean
 from dipaco.inner.state import PathState
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
@@ -140,22 +139,6 @@ def make_update(
     """
     optimizer = make_optimizer(settings)
     return jax.jit(lambda state, gradient, rate: descend(optimizer, state, gradient, rate))
-
-
-def make_prediction(
-    settings: InnerSettings,
-) -> Callable[[PathState, jax.Array], Any]:
-    """Compiles `predict(state, learning_rate) -> parts`: the parameters expected after a step whose
-    gradient is not known yet. The running mean of gradients takes its place (SpecTrain, arXiv
-    1809.02839).
-    """
-    optimizer = make_optimizer(settings)
-
-    def predict(state: PathState, rate: jax.Array) -> Any:
-        expected = running_mean(settings, state.optimizer)
-        return descend(optimizer, state, expected, rate).parts
-
-    return jax.jit(predict)
 
 
 def descend(

@@ -4,11 +4,11 @@ By `algorithm/variants.py`, or a synchronous run by `algorithm/synchronous.py`, 
 every phase must come out the same, bit for bit. Facts that depend on timing are taken from the
 records. With a quorum (`outer.quorum`) these are the contributions that each outer step took, with
 alternations the shards of each phase. Digests are compared, so modules may be deleted. The machine
-must be of the same kind. The steps of one path alone are plain AdamW (`path_steps`).
+must be of the same kind. The steps of one path alone are its inner optimiser's (`path_steps`).
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -16,13 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from dipaco.algorithm import synchronous, variants
-from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.config import MODULAR
 from dipaco.inner.absent import PRESENT
 from dipaco.inner.local_steps import make_local_steps, moved
 from dipaco.inner.optimizer import learning_rates
 from dipaco.inner.state import PathState
-from dipaco.inner.step import gradient_function, make_prediction, make_update, path_loss
+from dipaco.inner.step import gradient_function, make_update, path_loss
 from dipaco.runs.run import Run
 from dipaco.store.tensors import digest_of_tree
 from dipaco.topology import ModuleId
@@ -166,77 +165,57 @@ class LocalSteps(NamedTuple):
     member_rows: int  # rows of a member in the batch of a step
 
 
-def path_steps(
-    run: Run, path: int, delays: Mapping[int, int], local: LocalSteps | None = None
-) -> Iterator[PathStep]:
-    """Takes the steps of a path by plain AdamW, one large batch after the other. Each phase that
-    was reached begins with the run's modules.
-
-    Args:
-      delays: of the steps whose gradient belongs to older parameters.
-      local: steps that are taken as the members of a group have. None = there are none.
+def path_steps(run: Run, path: int) -> Iterator[PathStep]:
+    """Takes the steps of a path by its inner optimiser alone, one large batch after the other, or
+    as the members of its group have. Each phase that was reached begins with the run's modules.
     """
+    local = _local_steps(run, path)
     arm, inner, programs = run.plan.arm(MODULAR), run.config.inner, run.programs
-    gradient = jax.jit(gradient_function(path_loss(run.config.model, inner), inner))
+    loss = path_loss(run.config.model, inner)
+    gradient, update = jax.jit(gradient_function(loss, inner)), make_update(inner)
+    of_member = make_local_steps(loss, inner)
     reached = run.ledger.progress.phases_reached(MODULAR, len(arm.topology.modules))
     optimizer = None
     for phase in range(min(arm.phases, reached + 1)):
-        first, end = arm.steps_before(phase), arm.steps_before(phase + 1)
-        state = programs.place(run.parts_at(MODULAR, path, phase), optimizer, first)
-        batches, newest = batches_for(run, arm, path, phase), []
-
-        def gradient_of(
-            step: int, parts: Any, batches: Any = batches, newest: list[Any] = newest
-        ) -> tuple[Any, Any]:
-            found = gradient(parts, programs.place_batch(batches.at(step)))
-            newest[:] = [found[0]]
-            return found
-
-        rates = learning_rates(inner, arm.total_steps, first, end - first)
-        if local is not None:
-            for one in _with_local_steps(run, state, first, rates, batches.at, local):
-                state = one.state
-                yield one
-            optimizer = jax.device_get(state.optimizer)
-            continue
-        steps = [(step, rate, delays.get(step, 0)) for step, rate in enumerate(rates, first)]
-        taken = delayed_steps(state, steps, gradient_of, make_update(inner), make_prediction(inner))
-        for (step, *_), (state, metrics) in zip(steps, taken, strict=True):
-            yield PathStep(step, newest[0], float(metrics.loss), state)
+        step, end = arm.steps_before(phase), arm.steps_before(phase + 1)
+        rates = learning_rates(inner, arm.total_steps, step, end - step).tolist()
+        state = programs.place(run.parts_at(MODULAR, path, phase), optimizer, step)
+        batches = batches_for(run, arm, path, phase)
+        while step < end:
+            count = 0 if local is None else local.counts.get(step, 0)  # 0: a plain step
+            rows = [
+                programs.place_batch(batches.at(one)) for one in range(step, step + max(count, 1))
+            ]
+            if local is None or not count:
+                mean, metrics = gradient(state.parts, rows[0])
+                state, loss_of = update(state, mean, rates.pop(0)), metrics.loss
+            else:
+                now, rates = jnp.array(rates[:count], jnp.float32), rates[count:]
+                found = [
+                    of_member(state, _rows_from(rows, first, local.member_rows), now)
+                    for first in range(0, inner.batch_size, local.member_rows)
+                ]
+                moves, losses, targets = jax.tree.map(lambda *leaves: sum(leaves), *found)
+                mean, loss_of = [leaf / targets for leaf in moves], losses / targets
+                state = moved(state, mean, count)
+            yield PathStep(step, mean, float(loss_of), state)
+            step += max(count, 1)
         optimizer = jax.device_get(state.optimizer)
 
 
-def _with_local_steps(
-    run: Run,
-    state: PathState,
-    first: int,
-    rates: np.ndarray,
-    batch_at: Callable[[int], Mapping[str, Any]],
-    local: LocalSteps,
-) -> Iterator[PathStep]:
-    """The steps of a phase from `first` on."""
-    inner, loss = run.config.inner, path_loss(run.config.model, run.config.inner)
-    gradient, update = jax.jit(gradient_function(loss, inner)), make_update(inner)
-    of_member, step, end = make_local_steps(loss, inner), first, first + len(rates)
-    while step < end:
-        count = local.counts.get(step, 0)
-        next_step = step + max(count, 1)
-        rows = [run.programs.place_batch(batch_at(one)) for one in range(step, next_step)]
-        of_steps = rates[step - first : next_step - first]
-        if not count:  # a plain worker took it
-            mean, metrics = gradient(state.parts, rows[0])
-            state, loss_of = update(state, mean, of_steps[0]), metrics.loss
-        else:
-            found = []
-            for at in range(0, inner.batch_size, local.member_rows):
-                own = [
-                    {name: of[at : at + local.member_rows] for name, of in one.items()}
-                    for one in rows
-                ]
-                stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *own)
-                found.append(of_member(state, stacked, of_steps))
-            moves, losses, targets = jax.tree.map(lambda *leaves: sum(leaves), *found)
-            mean, loss_of = [leaf / targets for leaf in moves], losses / targets
-            state = moved(state, mean, count)
-        yield PathStep(step, mean, float(loss_of), state)
-        step = next_step
+def _local_steps(run: Run, path: int) -> LocalSteps | None:
+    """None: the group of that path, if there is one, averages gradients."""
+    swarms = run.ledger.swarms
+    options = swarms.options(MODULAR, path)
+    if options.get("--local-steps", "1") == "1":
+        return None
+    counts = {one.step: one.steps for one in swarms.steps(MODULAR, path)}
+    return LocalSteps(counts, int(options["--block-rows"]))
+
+
+def _rows_from(batches: Sequence[Mapping[str, Any]], first: int, count: int) -> dict[str, Any]:
+    """Rows of each of these batches, stacked."""
+    return {
+        name: jnp.stack([one[name][first : first + count] for one in batches])
+        for name in batches[0]
+    }

@@ -107,7 +107,7 @@ def test_a_night_is_replayed_and_the_step_of_a_lie_is_named_with_whose_rows_it_h
     assert (ended.code, ended.out) == (0, "Every module has the same bits.\n"), ended.err
     with reading(folder) as run:
         num_steps = 2 * run.config.inner.steps
-        night = list(itertools.islice(path_steps(run, 1, {}), num_steps))
+        night = list(itertools.islice(path_steps(run, 1), num_steps))
         for one in night:
             mean = ravel_pytree(one.gradient)[0]
             put_step(run, one.step, np.asarray(mean))

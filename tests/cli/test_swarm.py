@@ -34,7 +34,6 @@ WRONG = [
     ((*START, "--local-steps", "2"), "`--local-steps` is 2. Expected a divisor of the 5 steps"),
     ((*START, "--local-steps", "0"), "`--local-steps` is 0. Expected a divisor of the 5 steps"),
     ((*START, "--local-steps", "5", "--codec", "int8"), "does not bear `--codec int8`"),
-    ((*START, "--local-steps", "5", "--delayed-updates"), "not go with `--delayed-updates`"),
     ((*START, "--listen", "host"), "`host` is not an address of a swarm"),
     ((*START, "--listen", "1.2.3.4:99999"), "`1.2.3.4:99999` is not an"),
     ((*START, "--announce", "a.b:4710"), "`--announce` is 'a.b:4710'. Expected the name"),

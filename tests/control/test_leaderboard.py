@@ -13,9 +13,9 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
         swarms.issue(f"of {name}", name, role, 1e12)
     swarms.issue("another of ana", "ana", "volunteer", 1e12)
 
-    def step(path, number, *, delay=0, **blocks):
+    def step(path, number, **blocks):
         of = {name.replace("_", "/"): counts for name, counts in blocks.items()}
-        swarms.put_step("modular", path, GroupStep(number, "s", 1.0, 9.0, 1.0, of, delay))
+        swarms.put_step("modular", path, GroupStep(number, "s", 1.0, 9.0, 1.0, of))
 
     for path in (0, 1):
         computes = {"does": "computes", "samples_per_second": 2.5}
@@ -23,7 +23,7 @@ def test_samples_count_by_name_over_paths_and_sessions(ledger):
         peers = {"bo/3": waits, "bo/4": computes, "bo/5": computes}
         swarms.put_status("modular", path, "w", {"peers": peers if path else {}})
     step(0, 0, ana_1=[0, 1], bo_1=[2], **{"backbone-0_1": [3]})
-    step(0, 1, delay=1, ana_2=[0, 1, 2, 3], bo_2=[])
+    step(0, 1, ana_2=[0, 1, 2, 3], bo_2=[])
     step(1, 0, bo_3=[0, 1, 2, 3])
     step(1, 0, bo_3=[0, 1], ana_3=[2, 3])  # it was lost, and taken again
     first, second = leaderboard(swarms, 16)

@@ -153,5 +153,5 @@ def assert_is_of_one_machine(swarm: SwarmAtHome) -> None:
         assert sorted(b for blocks in one.blocks.values() for b in blocks) == list(range(BATCH))
     run = open_run(swarm.run_folder)
     with contextlib.closing(run.ledger):
-        plain = [one.loss for one in itertools.islice(path_steps(run, 0, {}), len(steps))]
+        plain = [one.loss for one in itertools.islice(path_steps(run, 0), len(steps))]
     np.testing.assert_allclose([one.loss for one in steps], plain, rtol=1e-5)

@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from dipaco.algorithm.delayed_updates import delayed_steps
 from dipaco.inner.config import InnerSettings
 from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.state import fresh
-from dipaco.inner.step import gradient_function, make_prediction, make_step, make_update
+from dipaco.inner.step import gradient_function, make_step
 from dipaco.model.config import ModelConfig
 from dipaco.model.lm import training_loss
 from dipaco.model.spec import initialise
@@ -81,23 +80,8 @@ def plain_states(count):
 
 
 @functools.cache
-def delayed_programs():
-    """Gradient, update, prediction."""
-    gradient = jax.jit(gradient_function(loss_of, INNER))
-    return gradient, make_update(INNER), make_prediction(INNER)
-
-
-def delayed_states(delays):
-    """Those of plain AdamW whose gradients are as late as that, in one process."""
-    gradient, *update_and_predict = delayed_programs()
-    steps = [(number, RATES[number], delay) for number, delay in enumerate(delays)]
-    taken = delayed_steps(
-        jax.device_put(first_state()),
-        steps,
-        lambda step, parts: gradient(parts, batch_of(step)),
-        *update_and_predict,
-    )
-    return [first_state(), *(jax.device_get(state) for state, _ in taken)]
+def mean_gradient():
+    return jax.jit(gradient_function(loss_of, INNER))
 
 
 def largest_difference(a, b):
@@ -280,7 +264,6 @@ class Group:
 
     async def step(self):
         number, steps = self.holder.step, self.settings.local_steps
-        next_batch = batch_of(number + 1) if self.settings.delayed_updates else None
         batch = batch_of(number)
         if steps > 1:
             steps = min(steps, self.ends - number)
@@ -288,7 +271,7 @@ class Group:
         try:
             async with asyncio.timeout(180):
                 outcome = await self.leader.take_step(
-                    batch, float(RATES[number]), lambda: False, next_batch, steps
+                    batch, float(RATES[number]), lambda: False, steps
                 )
         except TimeoutError:
             members = {
@@ -353,10 +336,7 @@ def saying(**fields):
 
 def assert_replayed(group):
     """Every step of the group is the plain one, to 1e-5, and each row was in it once."""
-    if group.settings.delayed_updates:
-        plain = delayed_states([outcome.closed.delay for outcome in group.outcomes])
-    else:
-        plain = plain_states(len(group.outcomes))
+    plain = plain_states(len(group.outcomes))
     for ours, theirs in zip(group.states, plain, strict=True):
         assert largest_difference(ours, theirs) < 1e-5
     for outcome in group.outcomes:

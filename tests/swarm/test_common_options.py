@@ -15,7 +15,6 @@ from tests.support.swarm_rig import SETTINGS
 OTHERS = {
     "`--block-rows` is 4 here and 2 there": {"block_rows": 4},
     "`--codec` is int8 here and none there": {"codec": "int8"},
-    "`--delayed-updates` is on here and off there": {"delayed_updates": True},
     "`--local-steps` is 3 here and 1 there": {"local_steps": 3},
 }
 

@@ -1,6 +1,5 @@
 """Which sums a leader adopts: of members that it removed, and of the last leader's."""
 
-import dataclasses
 import time
 from types import SimpleNamespace
 
@@ -323,37 +322,3 @@ def test_an_averaging_and_the_fetching_of_the_mean_is_no_hanging(now, group):
         ana.silent_since = eve.silent_since = now[0]
         group.check_members()
         assert not group.lease(eve).blocks
-
-
-def test_with_late_steps_one_that_has_only_an_old_state_is_not_waited_for(now):
-    """It asks every second for rows that it cannot compute."""
-    settings = dataclasses.replace(SETTINGS, delayed_updates=True)
-    group = SwarmGroup("back", settings, lambda sentence: None, lambda *refused: None)
-    group.begin_step(3, [46.0] * 8, lineage="new")
-    ana = joined(group)
-    for _ in range(40):
-        ana.time_block(5.0)
-    ana.bases = ("old",)
-    eve = keeps_rounds_from_ending(group, "eve", 2, step_seconds=900.0)
-    eve.bases = ("new",)
-    assert not group.lease(eve).blocks
-    for _ in range(100):
-        now[0] += 1.0
-        ana.silent_since = eve.silent_since = now[0]
-        assert not group.lease(ana).blocks
-        group.check_members()
-    assert group.lease(eve).blocks
-    ana.bases = ("old", "new")
-    assert group.lease(ana).blocks
-    for _ in range(2):
-        now[0] += 1.0
-        ana.time_block(5.0)
-        group.check_members()
-    assert not group.lease(eve).blocks
-    for name in ("ana", "eve"):
-        group.remove(name, "it has left")
-    assert group.ledger.adopt("bo", set(range(8)))
-    ana = joined(group)
-    ana.bases = ("new",)
-    assert not group.lease(ana).blocks
-    assert ana.useful_at == now[0], "others have all rows that it could compute"

@@ -8,7 +8,7 @@ from jax.flatten_util import ravel_pytree
 from dipaco.swarm.network.messages import BlockResult
 from dipaco.swarm.planning import checks
 from dipaco.swarm.training.sum_sketch import sketch_of
-from tests.support.swarm_rig import assert_replayed, batch_of, delayed_programs, sending
+from tests.support.swarm_rig import assert_replayed, batch_of, mean_gradient, sending
 
 ROUNDS = 40  # within which a liar is out
 
@@ -74,7 +74,7 @@ async def test_what_the_ledger_has_of_a_step_is_of_its_rows_and_shows_a_lie_that
 
 def difference(taken, before, step):
     """How far the sketch of a step's mean is from that of its rows' gradient, in times its size."""
-    gradient, *_ = delayed_programs()
+    gradient = mean_gradient()
     vector = np.asarray(ravel_pytree(gradient(before.parts, batch_of(step))[0])[0])
     ours = sketch_of(vector, taken.closed.after.encode(), 0)
     return np.linalg.norm(np.array(taken.record.sketch) - ours) / np.linalg.norm(ours)

@@ -22,7 +22,6 @@ CLOSED = ClosedStep(
     codec="none",
     learning_rate=1e-3,
     loss=1.0,
-    delay=0,
 )
 
 

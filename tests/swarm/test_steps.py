@@ -33,7 +33,7 @@ from tests.support.swarm_rig import (
 
 def summed(volunteer):
     """The blocks in its sum of the step that the group takes now."""
-    mine = volunteer._sums.get(volunteer.holder.step)
+    mine = volunteer._sum_of(volunteer.holder.step)
     return mine and mine.summed
 
 

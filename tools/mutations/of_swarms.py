@@ -3,7 +3,7 @@
 from mutations.mutant import Mutant
 
 ASSIGNMENT = "tests/swarm/test_assignment.py"
-DELAYED = "tests/swarm/test_delayed_updates.py"
+LOCAL = "tests/swarm/test_local_steps.py"
 LEASES = "tests/swarm/test_leases.py"
 WIRE = "tests/swarm/test_wire.py"
 
@@ -57,20 +57,20 @@ MUTANTS = (
         tests=("tests/swarm/test_group.py",),
     ),
     Mutant(
-        name="late-step-not-recorded",
-        file="dipaco/swarm/roles/leader.py",
-        old="        delay = int(self.group.rows.lineage != here.lineage)\n",
-        new="        delay = 0\n",
-        breaks="the ledger says which steps had gradients of one step before",
-        tests=(DELAYED,),
+        name="rows-of-members-mixed",
+        file="dipaco/swarm/training/compute.py",
+        old="for at in starts for one in steps]",
+        new="for one in steps for at in starts]",
+        breaks="with local steps a block has one member's rows of all steps",
+        tests=(LOCAL,),
     ),
     Mutant(
-        name="late-gradients-checked-at-the-newest-state",
-        file="dipaco/swarm/roles/leader.py",
-        old="            self._checks.begin(plan, rows)\n",
-        new="            self._checks.begin(plan, rows.at(here.lineage, here.state.parts))\n",
-        breaks="no honest peer is accused where updates are delayed",
-        tests=(DELAYED,),
+        name="padding-is-a-step",
+        file="dipaco/inner/local_steps.py",
+        old="jnp.where(targets > 0, new, old)",
+        new="new",
+        breaks="local steps that end a phase may be fewer",
+        tests=(LOCAL,),
     ),
     Mutant(
         name="sender-late-by-a-reducers-word",

@@ -26,16 +26,14 @@ class Replayed(NamedTuple):
 
 
 def replay(run: Run, path: int = 0) -> Replayed:
-    """Plain AdamW in this process, one large batch after the other, with gradients that are as late
-    as the ledger says.
-    """
+    """The path's steps in this process, without volunteers."""
     arm, largest, losses = run.plan.arm(MODULAR), 0.0, []
     swarm_losses = run.ledger.progress.losses(MODULAR)[path]
-    delays = {one.step: one.delay for one in run.ledger.swarms.steps(MODULAR, path)}
     ends = {arm.steps_before(phase + 1): phase for phase in range(arm.phases)}
-    for one in path_steps(run, path, delays):
-        losses.append(one.loss)
-        if (phase := ends.get(one.step + 1)) is not None:
+    for one in path_steps(run, path):
+        end = int(one.state.step)
+        losses += [one.loss] * (end - one.step)
+        if (phase := ends.get(end)) is not None:
             after = _parts_after(run, path, phase)
             ours = jax.device_get(one.state.parts)
             pairs = zip(jax.tree.leaves(ours), jax.tree.leaves(after), strict=True)
@@ -71,11 +69,13 @@ def rows_lost_and_twice(
     arm, batch = run.plan.arm(MODULAR), run.config.inner.batch_size
     num_blocks = -(-batch // block_rows)
     steps = {one.step: one for one in run.ledger.swarms.steps(MODULAR, path)}
-    lost, twice = batch * max(0, arm.total_steps - len(steps) - by_worker), 0
-    for step in steps:
+    num_steps = sum(one.steps for one in steps.values())
+    lost, twice = batch * max(0, arm.total_steps - num_steps - by_worker), 0
+    for step in steps.values():
         counted: Counter[int] = Counter()
-        for blocks in steps[step].blocks.values():
+        for blocks in step.blocks.values():
             counted.update(blocks)
-        lost += sum(block_rows for block in range(num_blocks) if not counted[block])
-        twice += sum(block_rows * (times - 1) for times in counted.values() if times > 1)
-    return len(steps), lost, twice
+        rows = block_rows * step.steps
+        lost += sum(rows for block in range(num_blocks) if not counted[block])
+        twice += sum(rows * (times - 1) for times in counted.values() if times > 1)
+    return num_steps, lost, twice

@@ -46,7 +46,6 @@ class GroupStep(NamedTuple):
     targets: float
     seconds: float
     blocks: dict[str, list[int]]
-    delay: int = 0  # Its gradients' parameters are so many steps older than those it changed.
     # random sums of the mean gradient, whose seed is the lineage
     sketch: tuple[float, ...] = ()
     steps: int = 1  # Steps that its members took by themselves.
@@ -212,8 +211,7 @@ class Swarms:
     def put_step(self, arm: str, path: int, step: GroupStep) -> None:
         with self._database.transaction(is_durable=False):
             values = step._asdict()
-            blocks, delay = values.pop("blocks"), values.pop("delay")
-            values["blocks"] = json.dumps([blocks, delay])
+            values["blocks"] = json.dumps(step.blocks)
             values["sketch"] = json.dumps(step.sketch)
             self._database.change("put_swarm_step", arm=arm, path=path, **values)
 
@@ -221,7 +219,7 @@ class Swarms:
     def steps(self, arm: str, path: int) -> list[GroupStep]:
         rows = self._database.rows("swarm_steps", arm=arm, path=path)
         return [
-            GroupStep(*row[:5], *json.loads(row[5]), tuple(json.loads(row[6])), row[7])
+            GroupStep(*row[:5], json.loads(row[5]), tuple(json.loads(row[6])), row[7])
             for row in rows
         ]
 

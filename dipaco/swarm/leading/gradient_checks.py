@@ -171,10 +171,6 @@ class GradientChecks:
         computing = asyncio.ensure_future(self._sum(blocks, rows))
         self._checks[name] = _Check(next(self._numbers), blocks, computing, is_waited_for)
 
-    def forget_step(self) -> None:
-        """Forgets this step's checks, since its rows are computed again, at other parameters."""
-        self._step, self._checks = -1, {}
-
     async def settle(self, plan: RoundPlan, rows: StepRows) -> dict[str, str]:
         """Members without which the round must be held again, and why."""
         failed: dict[str, str] = {}
@@ -220,7 +216,7 @@ class GradientChecks:
         """The loss per target of the step's first block, as the leader computes it."""
         of_block = self._compute.rows_of(rows.batch, 0)
         async with self._one_at_a_time:
-            found = await asyncio.to_thread(self._compute.gradient, rows.parts, of_block, rows.step)
+            found = await asyncio.to_thread(self._compute.gradient, rows.start, of_block, rows.step)
         return found[1] / max(found[2], 1.0)
 
     async def _sum(self, blocks: Sequence[int], rows: StepRows) -> np.ndarray:
@@ -228,7 +224,7 @@ class GradientChecks:
             total = None
             for block in blocks:
                 of_block = self._compute.rows_of(rows.batch, block)
-                gradient = self._compute.gradient(rows.parts, of_block, rows.step)[0]
+                gradient = self._compute.gradient(rows.start, of_block, rows.step)[0]
                 total = gradient if total is None else self._compute.add(total, gradient)
             return np.asarray(total)
 

@@ -1,8 +1,7 @@
 """The members of a group, as its leader knows them, and the rows of the step that each has.
 
 Rows are leased in blocks. When a member leaves or is removed, its blocks are free again and others
-compute them. A member that leaves in order gives its sum to the leader: the *departed sum*. With
-delayed updates the next step's rows are leased as well, once this step's have run out.
+compute them. A member that leaves in order gives its sum to the leader: the *departed sum*.
 """
 
 import time
@@ -62,7 +61,6 @@ class SwarmGroup:
         self.refusals: dict[str, tuple[str, ...]] = {}
         self._certificates: dict[str, Certificate] = {}  # includes members that left the step
         self.rows = StepRows(-1, ())  # rows of the present step
-        self.next_rows: StepRows | None = None  # used by delayed updates
         self._suspensions = Suspensions()
         self._step_seconds = 0.0  # duration of the last closed step
         self._resumed_at = time.monotonic()  # when the step began, or its last round failed
@@ -83,38 +81,14 @@ class SwarmGroup:
         of another backbone that has led this step until now, and may bring sums; empty if they are
         not known. None: this leader goes on. `at`: the arguments of `StepRows`.
         """
-        self._begin(StepRows(step, targets, **at))
+        self.rows, self._has_woken = StepRows(step, targets, **at), False
+        self._resumed_at = time.monotonic()
+        self._certificates = {name: one.certificate for name, one in self.members.items()}
         self._adoption_ends, self._to_bring = 0.0, set()
         if last_senders is not None:
             self._adoption_ends = time.monotonic() + ADOPTION_SECONDS
             # A name that nobody has stands for unknown senders.
             self._to_bring = set(last_senders) or {""}
-
-    def go_on_to_next(self) -> bool:
-        """Moves on after a closed step. True if rows of the next were open."""
-        if self.next_rows is None:
-            return False
-        self._begin(self.next_rows)
-        return True
-
-    def begin_again(self, lineage: str, parts: Any) -> None:
-        """Voids all rows of the step. All are to be computed at that state."""
-        self.rows, self._has_woken = self.rows.at(lineage, parts), False
-
-    def _begin(self, rows: StepRows) -> None:
-        self.rows, self.next_rows, self._has_woken = rows, None, False
-        self._resumed_at = time.monotonic()
-        self._certificates = {name: one.certificate for name, one in self.members.items()}
-
-    @property
-    def open_rows(self) -> tuple[StepRows, ...]:
-        """The rows of this step, and of the next if they are open."""
-        return (self.rows,) if self.next_rows is None else (self.rows, self.next_rows)
-
-    def rows_at(self, step: int, lineage: str) -> StepRows | None:
-        """The open rows of that step, if they are computed at that state."""
-        found = (one for one in self.open_rows if (one.step, one.lineage) == (step, lineage))
-        return next(found, None)
 
     @property
     def ledger(self) -> BlockLedger:
@@ -124,7 +98,7 @@ class SwarmGroup:
 
     def add_member(self, name: str, certificate: Certificate, join_request: JoinRequest) -> None:
         """A peer joins. Blocks that it had before under this name are free again."""
-        self._drop(name)
+        self.rows.drop(name)
         self._suspensions.note_joined(name, self.members.keys(), time.monotonic())
         self.members[name] = GroupMember(name, certificate, join_request)
         self._certificates[name] = certificate
@@ -152,7 +126,7 @@ class SwarmGroup:
     def remove(self, name: str, reason: str) -> None:
         """Removes a member. Its blocks are free again."""
         member = self.members.pop(name, None)
-        freed, self._has_woken = self._drop(name), False
+        freed, self._has_woken = self.rows.drop(name), False
         if member is not None:
             self.departed[name] = reason
             self._say(f"{name} is gone: {reason}" + (f"; {len(freed)} blocks" if freed else ""))
@@ -191,9 +165,8 @@ class SwarmGroup:
         """Removes members that are silent for too long, and frees blocks whose leases ran out."""
         for name in self.silent_members():
             self.remove(name, "it fell silent")
-        for rows in self.open_rows:
-            for name, blocks in rows.ledger.expire(time.monotonic()).items():
-                self._say(f"{name} is late with {len(blocks)} blocks; others get them")
+        for name, blocks in self.ledger.expire(time.monotonic()).items():
+            self._say(f"{name} is late with {len(blocks)} blocks; others get them")
 
     def silent_members(self) -> list[str]:
         """Members that have not polled for longer than usual, allowing for a busy link. Time in
@@ -248,35 +221,26 @@ class SwarmGroup:
 
     # --- rows ----------------------------------------------------------------------------------
 
-    def lease(self, member: GroupMember, *, is_averaging: bool = False) -> WorkReply:
-        """Leases blocks to a member; none while peers still bring their sums. `is_averaging`: of
-        the next step only.
-        """
+    def lease(self, member: GroupMember) -> WorkReply:
+        """Leases blocks to a member; none while peers still bring their sums."""
         self._to_bring.discard(member.name)  # it would have brought its sum first
         if self._is_adopting:
             return WorkReply()
-        among = self.open_rows[1:] if is_averaging else self.open_rows
-        if self._settings.delayed_updates:
-            # its last report
-            among = tuple(one for one in among if one.lineage in member.bases)
-        lease = lease_rows(among, self.active_members(), member, self._say)
-        if (rows := self.rows_at(lease.step, lease.lineage)) is not None:
-            rows.leased |= {(member.name, block) for block in lease.blocks}
+        lease = lease_rows(self.rows, self.active_members(), member, self._say)
+        self.rows.leased |= {(member.name, block) for block in lease.blocks}
         if lease.blocks:
             member.leased_step, member.untimed = lease.step, frozenset(lease.blocks)
             member.block_began_at = time.monotonic()
-        could = self.rows in among  # otherwise it lacks the state, and others would wait for it
-        if could and not lease.blocks and not self.ledger.held_by(member.name):
+        elif not self.ledger.held_by(member.name):
             member.useful_at = time.monotonic()
         return lease
 
-    def accept(self, member: GroupMember, done: BlockResult, rows: StepRows | None = None) -> bool:
-        """True if a block that a member has computed counts. `rows`: those of its step; None = the
-        present one. Raises `SwarmRefuses`, and bans the member: the block was never leased to it,
-        or the result is impossible.
+    def accept(self, member: GroupMember, done: BlockResult) -> bool:
+        """True if a block that a member has computed counts. Raises `SwarmRefuses`, and bans the
+        member: the block was never leased to it, or the result is impossible.
         """
-        rows = rows or self.rows
-        self._check(member, done, rows)
+        rows = self.rows
+        self._check(member, done)
         if (member.name, done.block) not in rows.leased:
             self._ban(member, f"it claims rows of block {done.block}, which it never had")
         counts = rows.ledger.finish(member.name, done.block)
@@ -285,16 +249,14 @@ class SwarmGroup:
             rows.losses[done.block] = done.loss
         return counts
 
-    def adopt(
-        self, member: GroupMember, done: Sequence[BlockResult], rows: StepRows | None = None
-    ) -> bool:
+    def adopt(self, member: GroupMember, done: Sequence[BlockResult]) -> bool:
         """True if a sum that a peer brings counts: it was computed for the last leader of this very
         step, or for this one before the peer was removed. The peer only gets blocks that are free.
         Raises `SwarmRefuses`, and bans the member: a result is impossible.
         """
-        rows = rows or self.rows
+        rows = self.rows
         for one in done:
-            self._check(member, one, rows)
+            self._check(member, one)
         blocks = {one.block for one in done}
         leased = {(member.name, block) for block in blocks}
         did_before = blocks <= set(rows.ledger.done_by(member.name))
@@ -314,20 +276,18 @@ class SwarmGroup:
     def _is_adopting(self) -> bool:
         return bool(self._to_bring) and time.monotonic() < self._adoption_ends
 
-    def _check(self, member: GroupMember, done: BlockResult, rows: StepRows) -> None:
+    def _check(self, member: GroupMember, done: BlockResult) -> None:
         """Raises `SwarmRefuses` if that block cannot have this result. The member is banned."""
-        if problem := rows.problem_with(done):
+        if problem := self.rows.problem_with(done):
             self._ban(member, problem)
 
     def _ban(self, member: GroupMember, reason: str) -> NoReturn:
         self.ban(member.name, reason)
         raise SwarmRefuses(reason=reason)
 
-    def drop_sum(self, name: str, step: int) -> None:
-        """A member has lost its sum of a step, so the blocks in it are free again."""
-        for rows in self.open_rows:
-            if rows.step == step:
-                rows.drop(name)
+    def drop_sum(self, name: str) -> None:
+        """A member has lost its sum, so the blocks in it are free again."""
+        self.rows.drop(name)
         self.changed.set()
 
     def count(self, blocks_by_peer: Mapping[str, Sequence[int]]) -> None:
@@ -339,9 +299,6 @@ class SwarmGroup:
             self._suspensions.note_good(name, time.monotonic())
             if name in self.members:
                 self.members[name].counted += len(blocks)
-
-    def _drop(self, name: str) -> tuple[int, ...]:
-        return tuple(block for rows in self.open_rows for block in rows.drop(name))
 
     # --- status --------------------------------------------------------------------------------
 
@@ -358,7 +315,7 @@ class SwarmGroup:
                 if one.join_request.computes
             ),
             "peers": {
-                name: status_of(member, rows, self.open_rows, is_suspended=name not in active)
+                name: status_of(member, rows, self.rows, is_suspended=name not in active)
                 for name, member in sorted(self.members.items())
             },
             "gone": dict(list(self.departed.items())[-DEPARTED_SHOWN:]),

@@ -1,17 +1,13 @@
-"""Leases blocks to members, and parks slow ones. The rule is `planning.assignment`.
-
-With delayed updates a member without work in this step gets rows of the next. It becomes a backup
-only if the next step has no rows left either.
-"""
+"""Leases blocks to members, and parks slow ones. The rule is `planning.assignment`."""
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from dipaco.swarm.leading.members import SECONDS_AT_STAKE, GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.network.messages import WorkReply
-from dipaco.swarm.planning.assignment import assign, seconds_without
+from dipaco.swarm.planning.assignment import assign
 from dipaco.swarm.planning.leases import BlockLedger
 
 MIN_WAIT_SECONDS = 1.0  # longest delay of a process by its operating system
@@ -20,46 +16,20 @@ MIN_ASK_SECONDS, MAX_ASK_SECONDS = 0.05, 1.0  # range of an idle member's delay 
 
 
 def lease_rows(
-    among: Sequence[StepRows],
+    rows: StepRows,
     members: Mapping[str, GroupMember],
     member: GroupMember,
     say: Callable[[str], None],
 ) -> WorkReply:
-    """Leases blocks to a member that asks, from the first of these steps that has some for it.
-    Members that may not have rows get none.
-    """
+    """Leases blocks to a member that asks. Members that may not have rows get none."""
     if member.name not in members:
         return WorkReply(why="is suspended")
-    if len(among) > 1:
-        for rows in among:
-            able = {name: one for name, one in members.items() if one.holds(rows.lineage)}
-            if blocks := lease_work(rows.ledger, able, member, say, only_free=True):
-                return rows.leasing(blocks)
-    for rows in among[:1]:
-        if blocks := lease_work(rows.ledger, members, member, say):
-            return rows.leasing(blocks)
-        if rows.ledger.open_blocks():  # it may be a backup soon
-            soon = max(member.seconds_per_block / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)
-            return WorkReply(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
+    if blocks := lease_work(rows.ledger, members, member, say):
+        return rows.leasing(blocks)
+    if rows.ledger.open_blocks():  # it may be a backup soon
+        soon = max(member.seconds_per_block / 2 or MAX_ASK_SECONDS, MIN_ASK_SECONDS)
+        return WorkReply(ask_again_seconds=min(soon, MAX_ASK_SECONDS))
     return WorkReply()
-
-
-def should_begin_again(rows: StepRows, members: Mapping[str, GroupMember]) -> bool:
-    """True if all members would finish the step sooner from its first row on than the able ones can
-    alone. Able members have the parameters of its rows. The others have joined or died.
-    """
-    computing = [one for one in members.values() if one.join_request.computes and one.last_poll]
-    able = [one for one in computing if one.holds(rows.lineage)]
-    left = len(rows.ledger) - rows.ledger.num_done
-    if not rows.ledger.num_free or len(able) == len(computing):
-        return False
-    if not able:
-        return True
-    speeds = [one.seconds_per_block for one in able]
-    everyone = [one.seconds_per_block for one in computing if one.seconds_per_block]
-    if not all(speeds):
-        return False  # one member is about to be timed
-    return seconds_without(left, speeds) > PATIENCE * seconds_without(len(rows.ledger), everyone)
 
 
 def lease_work(
@@ -67,12 +37,8 @@ def lease_work(
     members: Mapping[str, GroupMember],
     member: GroupMember,
     say: Callable[[str], None],
-    *,
-    only_free: bool = False,
 ) -> tuple[int, ...]:
-    """Leases blocks of the step, free ones or as a backup. `only_free`: no backup, and nothing to a
-    member for which the others would not wait.
-    """
+    """Leases blocks of the step, free ones or as a backup."""
     now, name = time.monotonic(), member.name
     speeds = {
         other: each.seconds_per_block
@@ -81,8 +47,6 @@ def lease_work(
     }
     assigned = assign(ledger, name, speeds, now, SECONDS_AT_STAKE)
     count = assigned.count
-    if only_free and not count:
-        return ()
     if assigned.needed_seconds:
         count = _count_of_parked(ledger, member, assigned.needed_seconds, say)
     until = now + max(MIN_WAIT_SECONDS, max(count, 1) * member.block_deadline_seconds)

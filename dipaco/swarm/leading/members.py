@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from dipaco.control.members.swarms import PROVED
@@ -40,7 +39,7 @@ class GroupMember:
     # When its last block arrived, or when it last asked for rows of the step that it could compute,
     # and there were none for it.
     useful_at: float = -math.inf
-    bases: tuple[str, ...] = ()  # lineages of states from which it can compute, by its last word
+    works_at: str = ""  # lineage of the state that it computes from, by its last request
     counted: int = 0  # blocks that went into a step
     # (step, time) since when it is too slow for the rest of the step; None = it is not.
     parked_since: tuple[int, float] | None = None
@@ -109,11 +108,9 @@ class GroupMember:
         return poll is not None and poll.origin == position.origin and poll.step >= position.step
 
     def holds(self, lineage: str) -> bool:
-        """True if it can compute rows from that state."""
+        """True if it has that state."""
         poll = self.last_poll
-        return lineage in self.bases or (
-            poll is not None and lineage in (poll.lineage, poll.before)
-        )
+        return lineage == self.works_at or (poll is not None and lineage == poll.lineage)
 
     def can_donate(self, position: StatePosition) -> bool:
         """True if others can fetch that state from it. A peer that took no step with the group may
@@ -157,11 +154,11 @@ WHY = {  # a machine has no rows, by what it does
 
 
 def status_of(
-    member: GroupMember, block_rows: int, open_rows: Sequence[StepRows], *, is_suspended: bool
+    member: GroupMember, block_rows: int, rows: StepRows, *, is_suspended: bool
 ) -> dict[str, Any]:
     """The member's status as JSON values."""
     kind = kind_of(member.join_request).strip(" ()") or "computes"
-    does = _what_it_does(member, open_rows, is_suspended=is_suspended)
+    does = _what_it_does(member, rows, is_suspended=is_suspended)
     return {
         "kind": f"{kind}, {WHY[does]}" if does in WHY else kind,
         "computes": member.join_request.computes,
@@ -175,18 +172,17 @@ def status_of(
     }
 
 
-def _what_it_does(member: GroupMember, open_rows: Sequence[StepRows], *, is_suspended: bool) -> str:
+def _what_it_does(member: GroupMember, rows: StepRows, *, is_suspended: bool) -> str:
     if not member.join_request.computes:
         return "adds up"
-    if any(rows.ledger.held_by(member.name) for rows in open_rows):
+    if rows.ledger.held_by(member.name):
         return "computes"
     if is_suspended:
         return "is suspended"
     if member.parked_since is not None:
         return "is parked"
-    this_step = open_rows[0].ledger
-    has_outer_steps = this_step.is_complete and member.name in this_step.blocks_by_peer
-    return "averages" if has_outer_steps else "waits"
+    is_in_round = rows.ledger.is_complete and member.name in rows.ledger.blocks_by_peer
+    return "averages" if is_in_round else "waits"
 
 
 def locked_sentence(name: str, reasons: tuple[str, ...]) -> str:

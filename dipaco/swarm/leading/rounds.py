@@ -18,7 +18,7 @@ import msgspec
 from dipaco.swarm.errors import BadMessage, SwarmRefuses
 from dipaco.swarm.leading.group import CHECK_SECONDS, SwarmGroup
 from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS
-from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND, GroupMember
+from dipaco.swarm.leading.members import ASSUMED_BYTES_PER_SECOND
 from dipaco.swarm.leading.sum_checks import SumChecks
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import (
@@ -194,7 +194,7 @@ class Rounds:
             member = self._group.members[name]
             return member.link(
                 sends=sends,
-                can_reduce=self._is_ready(member) and self.past.may_add_up(name),
+                can_reduce=member.holds(self._holder.lineage) and self.past.may_add_up(name),
                 slowdown=self.past.slowdown(name),
             )
         meter = self._wire.meter
@@ -204,15 +204,6 @@ class Rounds:
             can_reduce=self._wire.address is not None,
             sends=sends,
         )
-
-    def _is_ready(self, member: GroupMember) -> bool:
-        """True if it can add up. With delayed updates the next round may begin before peers have
-        taken the step. They take it meanwhile.
-        """
-        here = self._holder
-        if member.holds(here.lineage):
-            return True
-        return here.before is not None and member.holds(here.before.lineage)
 
     def _address(self, name: str) -> str:
         if name == self._wire.name:

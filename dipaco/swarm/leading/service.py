@@ -225,29 +225,24 @@ class LeaderService:
         member, published = self._member(request), self._published.value
         if body.was_late:
             member.time_late_block(self._holder.step)
-        nothing = messages.WorkReply(), b""
-        is_late = self._compute.settings.delayed_updates
-        is_at_step = (body.step, body.lineage) == (self._holder.step, self._holder.lineage)
-        if not published.is_open or not (is_at_step or is_late):
+        nothing, rows, here = (messages.WorkReply(), b""), self._group.rows, self._holder
+        is_taken = rows.at != (here.step, here.lineage)
+        if not published.is_open or is_taken or (body.step, body.lineage) != rows.at:
             return nothing
-        member.bases = body.bases or (body.lineage,)
+        member.works_at = body.lineage
         if body.sum_is_lost:
-            self._group.drop_sum(member.name, body.step)
+            self._group.drop_sum(member.name)
             return nothing
-        rows = self._group.rows_at(body.step, body.lineage)
         if body.for_last_leader:
-            if rows is None or not self._group.adopt(member, body.done, rows):
+            if not self._group.adopt(member, body.done):
                 return nothing
             blocks = tuple(one.block for one in body.done)
             return messages.WorkReply(accepted=blocks), b""
-        done = body.done if rows is not None else ()
-        accepted = tuple(one.block for one in done if self._group.accept(member, one, rows))
-        lease, is_averaging = messages.WorkReply(), published.plan is not None
-        if body.wants_more and (is_late or not is_averaging):
-            lease = self._group.lease(member, is_averaging=is_averaging)
-        leased = self._group.rows_at(lease.step, lease.lineage)
-        batch = {} if leased is None else leased.batch
-        payload = [self._compute.rows_of(batch, block) for block in lease.blocks]
+        accepted = tuple(one.block for one in body.done if self._group.accept(member, one))
+        lease = messages.WorkReply()
+        if body.wants_more and published.plan is None:
+            lease = self._group.lease(member)
+        payload = [self._compute.rows_of(rows.batch, block) for block in lease.blocks]
         self._group.changed.set()
         if not lease.blocks and member.parked_since is not None:
             lease.why = lease.why or "is parked"

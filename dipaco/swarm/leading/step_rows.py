@@ -1,8 +1,4 @@
-"""The rows of one step while peers compute them: their holders and their sums.
-
-With delayed updates the rows of two steps are open at once: the step that the group takes now, and
-the next, whose gradients belong to the parameters that this step is predicted to give.
-"""
+"""The rows of one step while peers compute them: their holders and their sums."""
 
 import math
 import time
@@ -16,8 +12,8 @@ from dipaco.swarm.planning.leases import BlockLedger
 
 
 class StepRows:
-    """The rows of a step. `lineage`: names the state that the gradients are computed from: before
-    the step, or one step earlier. `learning_rate`: the rate of the step between, in that case.
+    """The rows of a step. `lineage`: names the state before the step. `start`: what of it gradients
+    are computed from.
     """
 
     def __init__(
@@ -26,13 +22,11 @@ class StepRows:
         targets: Sequence[float],
         *,
         lineage: str = "",
-        learning_rate: float | None = None,
-        parts: Any = None,
+        start: Any = None,
         batch: Mapping[str, np.ndarray] | None = None,
     ):
         self.step, self.targets = step, tuple(targets)
-        self.lineage, self.learning_rate = lineage, learning_rate
-        self.parts, self.batch = parts, batch or {}
+        self.lineage, self.start, self.batch = lineage, start, batch or {}
         self.ledger = BlockLedger(step, len(self.targets))
         self.losses: dict[int, float] = {}  # block -> loss by its peer's word
         self.leased: set[tuple[str, int]] = set()  # (member, block)
@@ -40,19 +34,18 @@ class StepRows:
         self.began_at = time.monotonic()
 
     @property
+    def at(self) -> tuple[int, str]:
+        """The step, and the lineage of the state before it."""
+        return self.step, self.lineage
+
+    @property
     def seconds(self) -> float:
         """Time since these rows began to be computed."""
         return time.monotonic() - self.began_at
 
-    def at(self, lineage: str, parts: Any) -> "StepRows":
-        """The same rows, to be computed at the state before their step. None is done yet."""
-        return StepRows(self.step, self.targets, lineage=lineage, parts=parts, batch=self.batch)
-
     def leasing(self, blocks: tuple[int, ...]) -> WorkReply:
         """The reply that leases these blocks."""
-        return WorkReply(
-            blocks=blocks, step=self.step, lineage=self.lineage, learning_rate=self.learning_rate
-        )
+        return WorkReply(blocks=blocks, step=self.step, lineage=self.lineage)
 
     def problem_with(self, done: BlockResult) -> str:
         """The reason why a block cannot have this result; empty if it can. The leader's count of

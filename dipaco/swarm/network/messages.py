@@ -171,7 +171,6 @@ class ClosedStep(PeerMessage):
     codec: str
     learning_rate: float
     loss: float
-    delay: int = 0  # age in steps of the state that its gradients were computed from
     steps: int = 1  # steps that its members took by themselves (`GroupSettings.local_steps`)
 
 
@@ -206,7 +205,6 @@ class PollRequest(Positioned):
     bytes_down: int
     up_bytes_per_second: float
     down_bytes_per_second: float
-    before: str = ""  # lineage of the state before, if I can still compute rows from it
 
 
 class BlockResult(PeerMessage):
@@ -228,7 +226,6 @@ class WorkRequest(PeerMessage):
     # `done` was computed for the last leader: accept all of it, or nothing
     for_last_leader: bool = False
     was_late: bool = False  # I have computed a block whose step was over before
-    bases: tuple[str, ...] = ()  # lineages of the states from which I can compute rows
 
 
 class WorkReply(PeerMessage):
@@ -239,8 +236,6 @@ class WorkReply(PeerMessage):
     ask_again_seconds: float = 1.0  # delay before the next request if there are no blocks
     step: int = -1  # step of the rows
     lineage: str = ""  # lineage of the state from which their gradients are computed
-    # rate of the step after that state; None: the rows belong to the state itself
-    learning_rate: float | None = None
     # Why there are no blocks: "is parked" (one takes you longer than the others need for all that
     # is left) or "is suspended" (averagings did not end with you).
     why: str = ""

@@ -324,7 +324,6 @@ class Backbone:
         try:
             # batches of this step and the following ones
             batches: dict[int, asyncio.Future[Any]] = {}
-            ahead = 2 if self._settings.delayed_updates else 1
             local_steps = self._settings.local_steps
 
             def should_stop() -> bool:
@@ -333,16 +332,14 @@ class Backbone:
 
             while holder.step < ends and not should_stop():
                 first, steps = holder.step, min(local_steps, ends - holder.step)
-                for step in range(first, min(first + ahead + local_steps, ends)):
+                for step in range(first, min(first + 2 * local_steps, ends)):
                     if step not in batches:
                         reading = asyncio.to_thread(work.batch_at, step)
                         batches[step] = asyncio.ensure_future(reading)
                 read = [await batches.pop(step) for step in range(first, first + steps)]
-                rows, next_rows = read[0] if local_steps == 1 else self._settings.joined(read), None
-                if ahead == 2 and first + 1 < ends:
-                    next_rows = await asyncio.shield(batches[first + 1])
+                rows = read[0] if local_steps == 1 else self._settings.joined(read)
                 rate = float(work.rates[first - work.first_step])
-                outcome = await self._leader.take_step(rows, rate, should_stop, next_rows, steps)
+                outcome = await self._leader.take_step(rows, rate, should_stop, steps)
                 if outcome is None:
                     break
                 self._ledger.put_step(outcome.record)

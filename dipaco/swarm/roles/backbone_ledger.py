@@ -27,7 +27,6 @@ def options_of(settings: GroupSettings) -> dict[str, str]:
     return {
         "--block-rows": str(settings.block_rows),
         "--codec": settings.codec,
-        "--delayed-updates": "on" if settings.delayed_updates else "off",
         "--local-steps": str(settings.local_steps),
     }
 

@@ -4,10 +4,6 @@ A step is closed when every row of its batch is in exactly one peer's sum and th
 whole mean. Until then nothing has happened. If a peer dies, its rows are free again, others compute
 them, and the round is held again without it. So each step equals a step of one large machine,
 whichever peers come and go.
-
-With delayed updates (ZeRO-Offload, arXiv 2101.06840, section 5.2) peers compute the rows of the
-next step meanwhile, at parameters that this one is predicted to give (SpecTrain, arXiv 1809.02839).
-The first step of a phase, and of a backbone that has only the newest state, is not late.
 """
 
 import asyncio
@@ -23,10 +19,8 @@ from dipaco.control.members.swarms import GroupStep
 from dipaco.errors import Diverged
 from dipaco.swarm.leading.gradient_checks import GradientChecks
 from dipaco.swarm.leading.group import CHECK_SECONDS, OnBanned, SwarmGroup
-from dipaco.swarm.leading.leasing import MIN_WAIT_SECONDS, should_begin_again
 from dipaco.swarm.leading.rounds import RoundFailed, Rounds
 from dipaco.swarm.leading.service import LeaderService, PastMeans, PublishedState
-from dipaco.swarm.leading.step_rows import StepRows
 from dipaco.swarm.leading.sum_checks import NOT_FINITE
 from dipaco.swarm.network.messages import (
     RUN_OVER,
@@ -40,7 +34,7 @@ from dipaco.swarm.network.messages import (
 from dipaco.swarm.network.wire import Wire
 from dipaco.swarm.planning.track_records import IdleVolunteers
 from dipaco.swarm.training.slices import decoded_mean
-from dipaco.swarm.training.state_holder import Predicted, StateHolder
+from dipaco.swarm.training.state_holder import StateHolder
 from dipaco.swarm.training.sum_sketch import sketch_of
 
 
@@ -79,11 +73,8 @@ class Leader:
         )
         self._service.lent = self._checks.lent
         self._last_senders: Set[str] | None = None  # senders in the last leader's rounds
-        self._has_gone_on = False
         self._idle = IdleVolunteers()
         self._averaging_seconds = 0.0  # duration of the last averaging
-        # since when too few members can do the rest of a step
-        self._short_since: float | None = None
 
     def answer_with(self, overview: Callable[[], RunOverview]) -> None:
         """Sets the reply to peers that ask how the run is."""
@@ -134,7 +125,6 @@ class Leader:
         self._published.publish(**self._holder.position._asdict(), plan=None, backbones=backbones)
 
     def end_phase(self) -> None:
-        self._has_gone_on, self.group.next_rows = False, None
         self._published.publish(is_open=False, plan=None)
 
     def end(self, why: str = RUN_OVER) -> None:
@@ -165,16 +155,22 @@ class Leader:
         batch: Mapping[str, np.ndarray],
         learning_rate: float,
         should_stop: Callable[[], bool],
-        next_batch: Mapping[str, np.ndarray] | None = None,
         steps: int = 1,
     ) -> StepOutcome | None:
-        """Takes one step of the group. None if `should_stop` before it was closed. `next_batch`:
-        the rows of the following step, if they may be computed as well. `steps`: local ones that
-        the batch is for. Raises `Diverged`.
+        """Takes one step of the group. None if `should_stop` before it was closed. `steps`: local
+        ones that the batch is for. Raises `Diverged`.
         """
         here, started = self._holder, time.monotonic()
         assert here.state is not None
-        await self._begin_step(batch, learning_rate, next_batch)
+        self.group.begin_step(
+            here.step,
+            self._compute.targets_of_blocks(batch),
+            last_senders=self._last_senders,
+            lineage=here.lineage,
+            start=self._compute.start_of(here.state),
+            batch=batch,
+        )
+        self._last_senders = None
         self._published.publish(step=here.step, lineage=here.lineage, is_open=True, plan=None)
         while True:
             if not await self._all_rows_summed(should_stop):
@@ -204,12 +200,10 @@ class Leader:
             raise Diverged(step=len(self._holder.losses) + 1, loss=loss)
         blocks_by_peer = {one.name: list(one.blocks) for one in plan.senders}
         self.group.count(blocks_by_peer)
-        delay = int(self.group.rows.lineage != here.lineage)
-        closed = self._closed(plan, contents, learning_rate, loss, delay, steps)
+        closed = self._closed(plan, contents, learning_rate, loss, steps)
         mean = decoded_mean(plan.codec, plan.slices, contents)
         sketch = await asyncio.to_thread(sketch_of, mean, closed.after.encode(), 0)
         await here.advance(mean, closed)
-        self._has_gone_on = self.group.go_on_to_next()
         self._past_means.add(closed, contents)
         past = tuple(
             one
@@ -224,7 +218,6 @@ class Leader:
             targets=plan.targets,
             seconds=time.monotonic() - started,
             blocks=blocks_by_peer,
-            delay=closed.delay,
             sketch=tuple(sketch),  # the seed is the lineage
             steps=steps,
         )
@@ -241,50 +234,6 @@ class Leader:
         for name in names - {self._wire.name}:
             self.group.ban(name, NOT_FINITE)
 
-    async def _begin_step(
-        self,
-        batch: Mapping[str, np.ndarray],
-        learning_rate: float,
-        next_batch: Mapping[str, np.ndarray] | None,
-    ) -> None:
-        here, group, targets_of = self._holder, self.group, self._compute.targets_of_blocks
-        assert here.state is not None
-        predicted = None if next_batch is None else await here.predicted(learning_rate)
-        if not self._has_gone_on:
-            at = here.before or Predicted(here.lineage, None, self._compute.start_of(here.state))
-            group.begin_step(
-                here.step,
-                targets_of(batch),
-                last_senders=self._last_senders,
-                batch=batch,
-                **at._asdict(),
-            )
-        self._last_senders, self._has_gone_on = None, False
-        if next_batch is not None and predicted is not None:
-            group.next_rows = StepRows(
-                here.step + 1, targets_of(next_batch), batch=next_batch, **predicted._asdict()
-            )
-
-    def _begin_again_if_short(self) -> None:
-        """If too few members have the parameters of the step's rows, all rows are computed again at
-        the newest parameters. The step is then not late.
-        """
-        here, group = self._holder, self.group
-        if group.rows.lineage == here.lineage or not should_begin_again(
-            group.rows, group.active_members()
-        ):
-            self._short_since = None
-            return
-        now = time.monotonic()
-        self._short_since = self._short_since or now
-        if now - self._short_since < MIN_WAIT_SECONDS:
-            return
-        assert here.state is not None
-        self._say(f"step {here.step + 1:,} begins again, at the newest state")
-        group.begin_again(here.lineage, here.state.parts)
-        self._checks.forget_step()
-        self._published.publish()
-
     async def _all_rows_summed(self, should_stop: Callable[[], bool]) -> bool:
         """Waits until every row is in a peer's sum. False if `should_stop`."""
         group = self.group
@@ -292,20 +241,13 @@ class Leader:
             if should_stop():
                 return False
             group.check_members()
-            self._begin_again_if_short()
             if group.should_wake():
                 self._published.publish()
             await group.changed.wait(CHECK_SECONDS)
         return not should_stop()
 
     def _closed(
-        self,
-        plan: RoundPlan,
-        contents: list[bytes],
-        learning_rate: float,
-        loss: float,
-        delay: int,
-        steps: int,
+        self, plan: RoundPlan, contents: list[bytes], learning_rate: float, loss: float, steps: int
     ) -> ClosedStep:
         digests = tuple(map(digest, contents))
         before = self._holder.lineage
@@ -319,7 +261,6 @@ class Leader:
             codec=plan.codec,
             learning_rate=learning_rate,
             loss=loss,
-            delay=delay,
             steps=steps,
         )
 

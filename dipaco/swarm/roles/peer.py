@@ -144,7 +144,6 @@ class Peer:
             known=-1 if known is None else known.number,
             leader="" if known is None else known.leader,
             **holder.position._asdict(),
-            before="" if holder.before is None else holder.before.lineage,
             steps_taken=holder.steps_taken,
             bytes_up=meter.bytes_up,
             bytes_down=meter.bytes_down,

@@ -2,13 +2,11 @@
 
 A computed block is *pending* until the leader has accepted it, and only then added to the sum. So
 the leader knows exactly which blocks are in a peer's sum, and none is in two sums. When the leader
-is lost the sum is kept: the next leader of the same step may adopt it. With delayed updates a
-volunteer has the sums of two steps at a time.
+is lost the sum is kept: the next leader of the same step may adopt it.
 """
 
 import asyncio
 import dataclasses
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -47,7 +45,7 @@ class StepSum:
 
     step: int
     lineage: str  # lineage of the state from which the gradients are computed
-    parts: Any  # the parameters of the gradients
+    start: Any  # what of that state they are computed from
     total: Any | None = None
     summed: dict[int, BlockResult] = dataclasses.field(default_factory=dict)  # blocks in `total`
     pending: dict[int, tuple[Any, BlockResult]] = dataclasses.field(default_factory=dict)
@@ -103,9 +101,8 @@ class Volunteer(Peer):
     def __init__(self, wire: Wire, backbones: tuple[str, ...], holder: StateHolder, **more: Any):
         super().__init__(wire, backbones, holder, **more)
         self.compute: Compute = holder.compute
-        self._is_late = holder.compute.settings.delayed_updates
-        self._sums: dict[int, StepSum] = {}  # keyed by step
-        self._kept: dict[int, StepSum] = {}  # sums for a lost leader
+        self._sum: StepSum | None = None
+        self._kept: StepSum | None = None  # the sum for a lost leader
         self._leaders_lost, self._checked = 0, -1  # `_checked`: its last round as a checker
         self._was_late = False  # the last block's step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
@@ -126,7 +123,7 @@ class Volunteer(Peer):
         if self._without_rows:
             return self._without_rows
         state = self.group_state
-        is_in = state is not None and state.plan is not None and state.plan.step in self._sums
+        is_in = state is not None and state.plan is not None and self._sum_of(state.plan.step)
         return "averages" if is_in else "waits"
 
     async def run(self) -> None:
@@ -140,21 +137,13 @@ class Volunteer(Peer):
                 ended.result()
 
     async def _leave_in_order(self, tasks: list[asyncio.Task]) -> None:
-        """Stays for the steps whose rows it computes, so that what it has computed counts."""
-        while self._sums and (state := self.group_state) and state.is_open:
+        """Stays for the step whose rows it computes, so that what it has computed counts."""
+        while self._sum and (state := self.group_state) and state.is_open:
             if self.is_without_leader(tasks):
                 break
             await self.changed.wait(1.0)
         if not self.is_without_leader(tasks):
             await self.send_leave()
-
-    @property
-    def _bases(self) -> tuple[str, ...]:
-        """Lineages of the states from which it computes rows. One that leaves begins no step."""
-        if not self._is_leaving.is_set():
-            return self.holder.lineages
-        begun = {one.lineage for one in self._sums.values()}
-        return tuple(one for one in self.holder.lineages if one in begun)
 
     # --- the sum -------------------------------------------------------------------------------
 
@@ -164,14 +153,16 @@ class Volunteer(Peer):
         }
         if not expected:
             return None
-        if (kept := self._kept.pop(plan.step, None)) is not None:
+        kept = self._kept
+        if kept is not None and kept.step == plan.step:
+            self._kept = None
             self._restore(kept)  # the reply that it counts was lost, or is on its way
-        mine = self._sums.get(plan.step)
+        mine = self._sum_of(plan.step)
         if mine is not None:
             for block in (expected - set(mine.summed)) & set(mine.pending):
                 self._add(mine, block)  # the reply that it counts was lost
         if mine is None or set(mine.summed) != expected:
-            self._discard_sum(plan.step)
+            self._discard_sum()
             return None
         return np.asarray(mine.total)
 
@@ -181,18 +172,19 @@ class Volunteer(Peer):
     def _restore(self, kept: StepSum) -> None:
         """Continues a kept sum, if it is still wanted and nothing was summed since."""
         if self._is_wanted(kept):
-            self._sums[kept.step] = kept
+            self._sum = kept
 
     def _is_wanted(self, kept: StepSum) -> bool:
-        is_here = kept.lineage in self.holder.lineages
-        others = self._sums.get(kept.step)
-        return is_here and kept.step >= self.holder.step and not (others and others.summed)
+        other = self._sum_of(kept.step)
+        return kept.lineage == self.holder.lineage and not (other and other.summed)
 
-    def _discard_sum(self, step: int) -> None:
+    def _sum_of(self, step: int) -> StepSum | None:
+        return self._sum if self._sum is not None and self._sum.step == step else None
+
+    def _discard_sum(self) -> None:
         """Drops a sum that differs from the leader's record, so that both begin again."""
-        self._sums.pop(step, None)
-        lineage, bases = self.holder.lineage, self._bases
-        lost = WorkRequest(step=step, lineage=lineage, sum_is_lost=True, bases=bases)
+        self._sum, here = None, self.holder
+        lost = WorkRequest(step=here.step, lineage=here.lineage, sum_is_lost=True)
         self._spawn(self._request_work(lost))
 
     def _add(self, mine: StepSum, block: int) -> None:
@@ -200,30 +192,29 @@ class Volunteer(Peer):
         self.samples += self.compute.settings.samples_in_block
 
     def on_leader_lost(self) -> None:
-        for mine in self._sums.values():
+        if (mine := self._sum) is not None:
             for block in list(mine.pending):
                 self._add(mine, block)  # no other peer was given it
             mine.done = []
             if mine.summed:
-                self._kept[mine.step] = mine
+                self._kept = mine
         self._leaders_lost += 1
-        self._sums = {}
+        self._sum = None
 
     def on_state_fetched(self) -> None:
         self._residual.forget()
-        # Sums of later steps count: the leader has them in its ledger.
-        ahead = self.holder.step if self._is_late else math.inf
-        self._sums = {step: one for step, one in self._sums.items() if step >= ahead}
+        self._sum = None
 
     def on_step(self, closed: ClosedStep) -> None:
         self._residual.on_step(closed)
-        for sums in (self._sums, self._kept):
-            for step in [step for step in sums if step <= closed.step]:
-                del sums[step]
+        if self._sum is not None and self._sum.step <= closed.step:
+            self._sum = None
+        if self._kept is not None and self._kept.step <= closed.step:
+            self._kept = None
         self._say(f"step {closed.step + 1:,}: loss {closed.loss:.3f}")
 
     def on_check(self, plan: RoundPlan) -> None:
-        mine = self._sums.get(plan.step)
+        mine = self._sum_of(plan.step)
         if mine is not None and plan.number != self._checked:
             self._checked = plan.number
             self._spawn(self._check(mine))
@@ -237,7 +228,7 @@ class Volunteer(Peer):
                 return
             total = None
             for rows in unpack_rows(content, settings.rows_in(lease.blocks), settings.length):
-                found = await asyncio.to_thread(self.compute.gradient, mine.parts, rows, mine.step)
+                found = await asyncio.to_thread(self.compute.gradient, mine.start, rows, mine.step)
                 total = found[0] if total is None else self.compute.add(total, found[0])
             payload = np.asarray(total, "<f4").tobytes()
             within = 20.0 + 3.0 * self.wire.meter.seconds("up", len(payload))
@@ -256,15 +247,11 @@ class Volunteer(Peer):
             if state is None or not self._may_ask(state):
                 await self.changed.wait(1.0)
                 continue
-            # All of them come first: a peer that asks for rows has brought its sums.
-            if self._kept:
-                if not await self._offer_kept_sum(self._kept[min(self._kept)]):
+            if self._kept is not None:  # a peer that asks for rows has brought its sum
+                if not await self._offer_kept_sum(self._kept):
                     await self.changed.wait(0.1)
                 continue
-            work = self._report(wants_more=True)
-            reply, rows = await self._request_work(work)
-            if reply is not None and not work.wants_more:
-                continue  # there is more to report
+            reply, rows = await self._request_work(self._report(wants_more=True))
             self._note_rows(reply)
             if reply is None or not reply.blocks:
                 ask_again = 1.0 if reply is None else reply.ask_again_seconds
@@ -276,12 +263,9 @@ class Volunteer(Peer):
 
     def _may_ask(self, state: GroupState) -> bool:
         """True if there may be rows to compute."""
-        if self._is_leaving.is_set() and not self._bases:
+        if self._is_leaving.is_set() and not self._sum:  # one that leaves begins no step
             return False
-        if not self._is_late:
-            return self.is_current and state.plan is None
-        holder = self.holder
-        return state.is_open and state.origin == holder.origin and bool(holder.lineages)
+        return self.is_current and state.plan is None
 
     def _note_rows(self, reply: WorkReply | None) -> None:
         """Says why there are none, once until there are some again."""
@@ -295,39 +279,38 @@ class Volunteer(Peer):
     async def _offer_kept_sum(self, kept: StepSum) -> bool:
         """Offers a kept sum to the new leader. False without a reply: it is offered again."""
         if not self._is_wanted(kept):
-            del self._kept[kept.step]
+            self._kept = None
             return True
         work = WorkRequest(
             step=kept.step,
             lineage=kept.lineage,
             done=tuple(kept.summed.values()),
             for_last_leader=True,
-            bases=self._bases,
         )
         reply, _ = await self._send(work)
         if reply is None:
             return False
         # Otherwise a round has begun meanwhile, or this leader is lost as well.
-        if self._kept.get(kept.step) is kept:
-            del self._kept[kept.step]
+        if self._kept is kept:
+            self._kept = None
             if reply.accepted:
                 self._restore(kept)
         return True
 
     async def _compute_blocks(self, reply: WorkReply, rows: list[dict]) -> None:
-        mine = self._sums.get(reply.step)
+        mine = self._sum_of(reply.step)
         if mine is None:
             return
         reporting: asyncio.Task[Any] | None = None
         for block, of_block in zip(reply.blocks, rows, strict=True):
             started = time.monotonic()
             gradient, loss, targets = await asyncio.to_thread(
-                self.compute.gradient, mine.parts, of_block, mine.step
+                self.compute.gradient, mine.start, of_block, mine.step
             )
             seconds = time.monotonic() - started
             samples = self.compute.settings.samples_in_block
             self._speed = self._speed.after(samples, max(seconds, 1e-6), SPEED_SHARE)
-            if self._sums.get(mine.step) is not mine:  # the step is over, or the leader lost
+            if self._sum is not mine:  # the step is over, or the leader lost
                 self._was_late = True
                 return
             done = BlockResult(block=block, loss=loss, targets=targets)
@@ -339,30 +322,23 @@ class Volunteer(Peer):
                 reporting = self._spawn(self._request_work(self._report(wants_more=False)))
 
     def _report(self, *, wants_more: bool) -> WorkRequest:
-        """Reports blocks of one step. It asks for more unless blocks of another are unreported."""
+        """Reports the blocks that are done."""
         was_late, self._was_late = self._was_late, False
-        unreported = [one for _, one in sorted(self._sums.items()) if one.done]
         step, lineage, done = self.holder.step, self.holder.lineage, ()
-        if unreported:
-            mine = unreported[0]
+        if (mine := self._sum) is not None and mine.done:
             step, lineage, done = mine.step, mine.lineage, tuple(mine.done)
             mine.done = []
         return WorkRequest(
-            step=step,
-            lineage=lineage,
-            done=done,
-            wants_more=wants_more and len(unreported) < 2,
-            was_late=was_late,
-            bases=self._bases,
+            step=step, lineage=lineage, done=done, wants_more=wants_more, was_late=was_late
         )
 
     async def _request_work(self, work: WorkRequest) -> tuple[WorkReply | None, list[dict]]:
         """Reports and asks for more. Accepted blocks are added to the sum."""
-        asked, leaders = self._sums.get(work.step), self._leaders_lost
+        asked, leaders = self._sum_of(work.step), self._leaders_lost
         reply, content = await self._send(work)
         if leaders != self._leaders_lost:
             return None, []
-        if asked is not None and asked is self._sums.get(work.step):
+        if asked is not None and asked is self._sum:
             if reply is None:
                 asked.done = [*work.done, *asked.done]  # reported again
                 return None, []
@@ -374,24 +350,17 @@ class Volunteer(Peer):
                     asked.pending.pop(one.block, None)
         if reply is None or not reply.blocks:
             return reply, []
-        mine = await self._sum_of(reply)
-        if mine is None or leaders != self._leaders_lost:
+        here, mine = self.holder, self._sum
+        if reply.lineage != here.lineage or here.state is None:
             return None, []  # its step is over
+        if mine is None or mine.lineage != reply.lineage:
+            start = self.compute.start_of(here.state)
+            mine = self._sum = StepSum(reply.step, reply.lineage, start)
         if not mine.summed.keys().isdisjoint(reply.blocks):
-            self._discard_sum(mine.step)  # a block would be in it twice
+            self._discard_sum()  # a block would be in it twice
             return None, []
         settings = self.compute.settings
         return reply, unpack_rows(content, settings.rows_in(reply.blocks), settings.length)
-
-    async def _sum_of(self, lease: WorkReply) -> StepSum | None:
-        """The sum for leased blocks, or None if their step is over."""
-        parts = await self.holder.parts_for(lease.lineage, lease.learning_rate)
-        if parts is None or lease.step < self.holder.step:
-            return None
-        mine = self._sums.get(lease.step)
-        if mine is None or mine.lineage != lease.lineage:
-            mine = self._sums[lease.step] = StepSum(lease.step, lease.lineage, parts)
-        return mine
 
     async def _ask_for_rows(self, name: str, asked: WorkRequest | Ack) -> tuple[WorkReply, bytes]:
         """(the leader's reply, its payload). Raises one of `PEER_ERRORS`."""

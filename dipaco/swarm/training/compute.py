@@ -20,7 +20,7 @@ from dipaco.inner.config import InnerSettings
 from dipaco.inner.local_steps import floats_of, make_local_steps, moved
 from dipaco.inner.optimizer import learning_rates, make_optimizer
 from dipaco.inner.state import PathState, state_like
-from dipaco.inner.step import make_gradient, make_prediction, make_update, path_loss
+from dipaco.inner.step import make_gradient, make_update, path_loss
 from dipaco.model.config import ModelConfig, num_parameters
 from dipaco.model.loss import next_is_target
 from dipaco.swarm.errors import BadMessage
@@ -39,7 +39,6 @@ class GroupSettings:
     length: int  # tokens in a row
     block_rows: int  # rows in a block
     codec: str = "none"  # codec of gradients
-    delayed_updates: bool = False  # gradients are at predicted parameters, one step late
     # Steps that the holder of a block takes with its rows before the group averages. 1 = the group
     # averages gradients. Otherwise a gradient below is a `Move`, and a block has rows of all steps.
     local_steps: int = 1
@@ -109,7 +108,7 @@ class Compute:
             return ravel_pytree(tree)[0], loss_sum, targets
 
         self._gradient = jax.jit(flat_gradient)
-        self._update, self._predict = make_update(inner), make_prediction(inner)
+        self._update = make_update(inner)
         self._moved = jax.jit(moved)
         self.add = jax.jit(jnp.add)
         self._warming, self._is_warm = threading.Lock(), False
@@ -150,8 +149,6 @@ class Compute:
             vector, _, _ = self.gradient(self.start_of(state), rows, 0)
             self.add(vector, vector)
             self.step(state, np.asarray(vector), 0.0, 1)
-            if self.settings.delayed_updates:
-                self.predict(state, 0.0)
             self._is_warm = True
 
     def gradient(
@@ -185,10 +182,6 @@ class Compute:
     def is_finite(self, state: PathState) -> bool:
         """True if no parameter is a NaN or an infinity."""
         return all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.parts))
-
-    def predict(self, state: PathState, learning_rate: float) -> Any:
-        """The predicted parameters after the next step."""
-        return jax.block_until_ready(self._predict(state, jnp.float32(learning_rate)))
 
     def rows_of(self, batch: Mapping[str, np.ndarray], block: int) -> dict[str, np.ndarray]:
         """The rows of one block of a step's batch."""

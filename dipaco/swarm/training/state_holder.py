@@ -7,7 +7,6 @@ fetch those that it has. (AdamW's moments are the same before and after an outer
 import asyncio
 import functools
 import math
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -71,14 +70,6 @@ def state_from_bytes(content: bytes, like: PathState) -> PathState:
     return jax.tree.unflatten(structure, arrays)
 
 
-class Predicted(NamedTuple):
-    """What rows are computed from: the predicted result of a step, or a state itself."""
-
-    lineage: str  # lineage of the state before that step
-    learning_rate: float | None  # rate of the step; None: no step, the state itself
-    parts: Any
-
-
 class StateHolder:
     """The state of one peer, and its replies to other peers. `compute`: the peer's programs."""
 
@@ -89,10 +80,6 @@ class StateHolder:
         self.origin, self.step, self.lineage = "", -1, ""
         self.losses: list[float] = []  # losses of this phase's steps
         self.steps_taken = 0  # steps with the group since the state was set
-        # Used by delayed updates: the predicted result of the last step.
-        self.before: Predicted | None = None
-        self._predicted: Predicted | None = None  # predicted result of the next step
-        self._predicting = asyncio.Lock()
         self._pinned: tuple[StatePosition, PathState] | None = None
         self._pinned_bytes: StateBytes | None = None
         self._packing = asyncio.Lock()
@@ -111,56 +98,17 @@ class StateHolder:
         self.state = jax.device_put(state)
         self.origin, self.step, self.lineage = position
         self.losses, self.steps_taken = losses, 0
-        self.before = self._predicted = None
-
-    @property
-    def lineages(self) -> tuple[str, ...]:
-        """Lineages of the states from which rows can be computed here, the newest first."""
-        before = () if self.before is None else (self.before.lineage,)
-        return (*((self.lineage,) if self.lineage else ()), *before)
-
-    async def parts_for(self, lineage: str, learning_rate: float | None) -> Any | None:
-        """The parameters at which rows are computed from the state of that lineage, or None if they
-        are not here. `learning_rate`: the rate of the step from there, whose result is predicted.
-        None: the rows are computed at that state itself.
-        """
-        before = self.before
-        if self.state is not None and lineage and lineage == self.lineage:
-            at_itself = learning_rate is None
-            if not at_itself:
-                return (await self.predicted(learning_rate)).parts
-            return self.compute.start_of(self.state)
-        is_before = before is not None and before[:2] == (lineage, learning_rate)
-        return before.parts if before is not None and is_before else None
-
-    async def predicted(self, learning_rate: float) -> Predicted:
-        """The predicted parameters after the next step, at this rate."""
-        assert self.state is not None
-        lineage, state = self.lineage, self.state
-        async with self._predicting:
-            known = self._predicted
-            if known is not None and known[:2] == (lineage, learning_rate):
-                return known
-            parts = await asyncio.to_thread(self.compute.predict, state, learning_rate)
-            found = Predicted(lineage, learning_rate, parts)
-            if lineage == self.lineage:
-                self._predicted = found
-            return found
 
     async def advance(self, mean: np.ndarray, closed: ClosedStep) -> None:
         """Takes a step of the group, unless its result is not finite. Raises `Diverged`."""
         assert self.state is not None
         assert (closed.step, closed.before) == (self.step, self.lineage)
-        before = None
-        if self.compute.settings.delayed_updates:
-            before = await self.predicted(closed.learning_rate)
         state = await asyncio.to_thread(
             self.compute.step, self.state, mean, closed.learning_rate, closed.steps
         )
         if not await asyncio.to_thread(self.compute.is_finite, state):
             raise Diverged(step=len(self.losses) + 1, loss=math.nan)
         self.state = state
-        self.before, self._predicted = before, None
         self.step, self.lineage = closed.step + closed.steps, closed.after
         kept = KEPT_STEPS * self.compute.settings.local_steps
         if self._pinned is not None and self.step > self._pinned[0].step + kept:

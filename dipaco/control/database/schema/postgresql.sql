@@ -7,7 +7,7 @@ FROM swarm_steps s CROSS JOIN LATERAL (
   SELECT coalesce(substring(e.key FROM '^(.*)/'), '') AS name,
          sum(json_array_length(e.value)) AS blocks,
          sum(sum(json_array_length(e.value))) OVER () AS out_of
-  FROM json_each(s.blocks::json -> 0) AS e
+  FROM json_each(s.blocks::json) AS e
   GROUP BY 1) AS n
 WHERE n.blocks > 0;
 

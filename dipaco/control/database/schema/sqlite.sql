@@ -7,5 +7,5 @@ SELECT s.arm AS arm, s.path AS path, s.step AS step, s.steps AS steps,
               length(rtrim(e.key, replace(e.key, '/', ''))) - 1) AS name,
        sum(json_array_length(e.value)) AS blocks,
        sum(sum(json_array_length(e.value))) OVER (PARTITION BY s.arm, s.path, s.step) AS out_of
-FROM swarm_steps s, json_each(s.blocks, '$[0]') e
+FROM swarm_steps s, json_each(s.blocks) e
 GROUP BY s.arm, s.path, s.step, name HAVING sum(json_array_length(e.value)) > 0;

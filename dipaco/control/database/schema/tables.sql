@@ -425,7 +425,7 @@ CREATE TABLE swarm_steps (
   loss     DOUBLE PRECISION NOT NULL,
   targets  DOUBLE PRECISION NOT NULL,
   seconds  DOUBLE PRECISION NOT NULL,
-  blocks   TEXT NOT NULL,  -- JSON: [peer -> blocks of the step's batch, delay]
+  blocks   TEXT NOT NULL,  -- JSON: peer -> blocks of the step's batch
   sketch   TEXT NOT NULL,  -- JSON: random sums of the mean gradient, for `swarm verify`
   steps    BIGINT NOT NULL,  -- steps of the path in it: members take more than one by themselves
   PRIMARY KEY (arm, path, step)
