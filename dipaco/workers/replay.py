@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from dipaco.algorithm import synchronous, variants
 from dipaco.config import MODULAR

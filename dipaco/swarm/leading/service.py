@@ -225,20 +225,22 @@ class LeaderService:
         member, published = self._member(request), self._published.value
         if body.was_late:
             member.time_late_block(self._holder.step)
-        nothing, rows, here = (messages.WorkReply(), b""), self._group.rows, self._holder
-        is_taken = rows.at != (here.step, here.lineage)
-        if not published.is_open or is_taken or (body.step, body.lineage) != rows.at:
+        here, rows, at = self._holder, self._group.rows, (body.step, body.lineage)
+        nothing, is_open = (messages.WorkReply(), b""), rows.at == at  # its rows are this step's
+        if not published.is_open or at != (here.step, here.lineage):
             return nothing
         member.works_at = body.lineage
         if body.sum_is_lost:
-            self._group.drop_sum(member.name)
+            if is_open:
+                self._group.drop_sum(member.name)
             return nothing
         if body.for_last_leader:
-            if not self._group.adopt(member, body.done):
+            if not (is_open and self._group.adopt(member, body.done)):
                 return nothing
             blocks = tuple(one.block for one in body.done)
             return messages.WorkReply(accepted=blocks), b""
-        accepted = tuple(one.block for one in body.done if self._group.accept(member, one))
+        done = body.done if is_open else ()
+        accepted = tuple(one.block for one in done if self._group.accept(member, one))
         lease = messages.WorkReply()
         if body.wants_more and published.plan is None:
             lease = self._group.lease(member)
