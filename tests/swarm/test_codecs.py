@@ -5,8 +5,6 @@ import pytest
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.codecs import CODECS, codec_of
-from dipaco.swarm.network.messages import Slice
-from dipaco.swarm.training.slices import rounding
 
 ERROR_TO_LARGEST = {"none": 0.0, "int8": 1 / 254}
 
@@ -59,19 +57,3 @@ def test_the_tolerance_for_eight_bits_is_that_of_the_values_and_not_of_a_scale_f
 def test_an_unknown_codec_is_refused():
     with pytest.raises(BadMessage, match="pickle"):
         codec_of("pickle")
-
-
-def test_with_error_feedback_nothing_is_lost_over_many_steps():
-    """Values far below the largest of their block: alone, eight bits make them zero for ever."""
-    rng = np.random.default_rng(0)
-    gradient = (1e-4 * rng.standard_normal(600)).astype(np.float32)
-    gradient[::50] = 1.0
-    slices = [Slice(start=a, stop=b, reducer="", address="") for a, b in ((0, 256), (256, 600))]
-    residual, total, count = np.zeros(600, np.float32), np.zeros(600), 200
-    for _ in range(count):
-        sent = gradient + residual
-        residual = rounding("int8", slices, sent)
-        total += sent - residual  # what arrives
-    assert np.abs(total / count - gradient).max() < 1.1 / 127 / count
-    without = np.abs(rounding("int8", slices, gradient)).max()
-    assert without > 2 * np.abs(total / count - gradient).max()

@@ -42,13 +42,8 @@ def network():
 @pytest.fixture
 def send(network):
     """`send(reducer, at)`: sends a part in a round of its own; the requests that were answered."""
-    sender = PartSender(
-        network,
-        Reducer(OWN),
-        SimpleNamespace(address=LEADER_AT),
-        lambda sentence: None,
-        lambda vector, plan: vector,
-    )
+    leader = SimpleNamespace(address=LEADER_AT)
+    sender = PartSender(network, Reducer(OWN), leader, lambda sentence: None)
 
     def one(reducer, at):
         plan = round_plan(1, [OWN], [(0, 2, reducer, at)], within_seconds=1.0)

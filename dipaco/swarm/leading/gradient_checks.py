@@ -256,8 +256,7 @@ class GradientChecks:
                 self._on_withheld(part.reducer)  # also if it has left meanwhile
             else:
                 num_values = part.stop - part.start
-                # This sum also holds the codec's loss from the last one.
-                rounding = 2.0 * codec.rounding(content, num_values)
+                rounding = codec.rounding(content, num_values)
                 parts.append((part.start, codec.decode(content, num_values), rounding))
         if withheld:
             self._draws.doubt(member.certificate.serial)  # its next sum is checked

@@ -58,7 +58,7 @@ class Peer:
         self.last_senders: frozenset[str] = frozenset()  # senders of the last announced round
         self._reply_seconds = Durations()  # durations of short requests to the leader
         self._download = StateDownload(wire, holder, say)
-        self._sender = PartSender(wire, holder.reducer, self.leader, say, self.with_residual)
+        self._sender = PartSender(wire, holder.reducer, self.leader, say)
         self._means = RoundMeans(
             wire, holder.reducer, self.leader, self._sender, self._reply_seconds
         )
@@ -181,10 +181,6 @@ class Peer:
     def gradient_sum(self, plan: messages.RoundPlan) -> np.ndarray | None:
         """The sum that the plan expects from this peer, or None."""
         return None
-
-    def with_residual(self, vector: np.ndarray, plan: messages.RoundPlan) -> np.ndarray:
-        """That sum, with what a codec has lost of the last one."""
-        return vector
 
     def on_check(self, plan: messages.RoundPlan) -> None:
         """The plan names this peer as a checker."""

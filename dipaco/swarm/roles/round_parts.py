@@ -47,10 +47,8 @@ class PartSender:
         reducer: Reducer,
         leader: LeaderConnection,
         say: Callable[[str], None],
-        with_residual: Callable[[np.ndarray, RoundPlan], np.ndarray],
     ):
         self._wire, self._reducer, self._leader, self._say = wire, reducer, leader, say
-        self._with_residual = with_residual
         self._plan: RoundPlan | None = None
         self._news = Signal()
         self._sending: asyncio.Task[None] | None = None
@@ -79,7 +77,6 @@ class PartSender:
         self._plan = self._sending = None
 
     async def _take_part(self, plan: RoundPlan, vector: np.ndarray, leader: str) -> None:
-        vector = await asyncio.to_thread(self._with_residual, vector, plan)
         contents = await asyncio.to_thread(coded_parts, plan, vector)
         own, number = self._wire.name, plan.number
         if plan.commitments is None:

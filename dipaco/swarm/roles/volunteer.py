@@ -27,7 +27,6 @@ from dipaco.swarm.network.wire import PEER_ERRORS, Wire
 from dipaco.swarm.planning.timing import Rate
 from dipaco.swarm.roles.peer import Peer
 from dipaco.swarm.training.compute import Compute, unpack_rows
-from dipaco.swarm.training.slices import rounding
 from dipaco.swarm.training.state_holder import StateHolder
 
 NO_ROWS = {  # reasons for having no rows, keyed as in `members.WHY`
@@ -62,37 +61,6 @@ class StepSum:
         self.total = gradient if self.total is None else add(self.total, gradient)
 
 
-class CodecResidual:
-    """The codec's loss from the last sum of a volunteer that went into a step."""
-
-    def __init__(self) -> None:
-        self._sent: tuple[int, np.ndarray] | None = None  # the round's number, and the sum
-        self._rounded: tuple[ClosedStep, np.ndarray] | None = None  # the step that took it
-        self._residual: np.ndarray | None = None
-
-    def added_to(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
-        """The sum to send in a round. It takes a while for a large model."""
-        if plan.codec == "none":
-            return vector
-        if self._rounded is not None:
-            (closed, sent), self._rounded = self._rounded, None
-            self._residual = rounding(closed.codec, closed.slices, sent)
-        if self._residual is not None:
-            vector = vector + self._residual
-        self._sent = plan.number, vector
-        return vector
-
-    def on_step(self, closed: ClosedStep) -> None:
-        """A step is taken. If the sum was in its round, it went into the step."""
-        if self._sent is not None and self._sent[0] == closed.round_number:
-            self._rounded = closed, self._sent[1]
-        self._sent = None
-
-    def forget(self) -> None:
-        """Drops everything, since the loss belongs to another state."""
-        self._sent = self._rounded = self._residual = None
-
-
 class Volunteer(Peer):
     """A peer that computes."""
 
@@ -106,7 +74,6 @@ class Volunteer(Peer):
         self._leaders_lost, self._checked = 0, -1  # `_checked`: its last round as a checker
         self._was_late = False  # the last block's step was over before it was done
         self._is_computing, self._without_rows, self._said_why = False, "", ""
-        self._residual = CodecResidual()
         self.samples = 0  # computed and accepted samples
         self._speed = Rate()  # samples per second while it computes
 
@@ -166,9 +133,6 @@ class Volunteer(Peer):
             return None
         return np.asarray(mine.total)
 
-    def with_residual(self, vector: np.ndarray, plan: RoundPlan) -> np.ndarray:
-        return self._residual.added_to(vector, plan)
-
     def _restore(self, kept: StepSum) -> None:
         """Continues a kept sum, if it is still wanted and nothing was summed since."""
         if self._is_wanted(kept):
@@ -202,11 +166,9 @@ class Volunteer(Peer):
         self._sum = None
 
     def on_state_fetched(self) -> None:
-        self._residual.forget()
         self._sum = None
 
     def on_step(self, closed: ClosedStep) -> None:
-        self._residual.on_step(closed)
         if self._sum is not None and self._sum.step <= closed.step:
             self._sum = None
         if self._kept is not None and self._kept.step <= closed.step:

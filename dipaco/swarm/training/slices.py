@@ -170,18 +170,6 @@ def commitment_to(contents: Sequence[bytes]) -> bytes:
     return b"".join(map(digest, contents))
 
 
-def rounding(codec: str, slices: Sequence[Slice], vector: np.ndarray) -> np.ndarray:
-    """The values that the codec loses, float32 [values], when a vector is cut as it is sent. Error
-    feedback adds them to the next vector (1-bit SGD, Seide et al. 2014).
-    """
-    coded = codec_of(codec)
-    lost = np.zeros_like(vector)
-    for part in slices:
-        values = vector[part.start : part.stop]
-        lost[part.start : part.stop] = values - coded.decode(coded.encode(values), len(values))
-    return lost
-
-
 async def push_part(
     wire: Wire,
     reducer: Reducer,
