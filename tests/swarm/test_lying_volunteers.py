@@ -16,7 +16,7 @@ ROUNDS = 40  # within which a liar is out
 async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_has_it(group):
     """One NaN in its own part of its own slice, which no other peer adds up."""
     for name in ("ana", "bo"):
-        await group.join(name, slow=0.01)
+        await group.join(name, slow=0.3)
     await group.step()
 
     def with_a_nan(vector):
@@ -26,7 +26,7 @@ async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_
                 vector[part.start] = np.nan
         return vector
 
-    eve = await group.join("eve", kind=sending(with_a_nan), slow=0.01, bytes_per_second=1e11)
+    eve = await group.join("eve", kind=sending(with_a_nan), slow=0.3, bytes_per_second=1e11)
     while eve.wire.name not in group.leader.group.banned:
         assert len(group.outcomes) < ROUNDS
         await group.step()

