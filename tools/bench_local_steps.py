@@ -65,7 +65,7 @@ def main() -> None:
         for count in options.local_steps:
             state, size = first, config.inner.batch_size // members
             for step in range(0, options.steps, count):
-                now = rates[step : step + count]
+                now = jnp.asarray(rates[step : step + count])
                 found = [
                     of_member(state, _stacked(batches[step : step + len(now)], at, size), now)
                     for at in range(0, size * members, size)
