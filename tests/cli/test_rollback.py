@@ -99,6 +99,7 @@ def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, her
     assert (ended.code, "`--wait-seconds` is nan." in ended.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_night_is_replayed_and_the_step_of_a_lie_is_named_with_whose_rows_it_had(
     dipaco, here, tiny, copy_of
 ):
