@@ -3,8 +3,8 @@ group takes the mean of the members' states (local SGD, arXiv 1805.09767).
 
 It is Algorithm 1 of DiPaCo with one path per member, whose module is parameters and optimiser state
 together, and the plain mean as outer step. The optimiser state is averaged as well, so that a
-member that leaves takes nothing along. If it began anew instead, it would cost more than the steps
-bring (`tools/LOG.md`).
+member that leaves takes nothing along. Moments that are zero again after each averaging cost more
+than the steps bring (`tools/LOG.md`).
 """
 
 from collections.abc import Callable

@@ -152,7 +152,7 @@ class PathStep(NamedTuple):
     """One step of one path by one machine, or the local steps of all members of its group."""
 
     step: int
-    gradient: Any  # of the mean loss per target, or the mean move
+    gradient: Any  # Gradient of the mean loss per target, or the mean move.
     loss: float
     state: PathState  # after the step
 
