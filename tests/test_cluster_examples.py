@@ -15,7 +15,6 @@ import yaml
 
 from dipaco.errors import NOT_NOW, DipacoError, MachineFault, RunOfOtherVersion
 from dipaco.overrides import load_config
-from dipaco.serving.upstreams import read_targets
 from dipaco.topology.cells import paths_in
 from dipaco.workers.errors import TaskFailed
 from tests.test_pages import commands_of, strict_parser
@@ -234,11 +233,12 @@ def test_the_container_file_installs_the_wheel_with_extras_that_there_are():
 
 
 def test_the_manifest_of_cells_serves_every_path_and_scales_by_what_waits(tmp_path):
+    upstreams = pytest.importorskip("dipaco.serving.upstreams", reason="no extra `serve` here")
     parts = {(each["kind"], each["metadata"]["name"]): each for each in CELLS}
     run = load_config(ROOT / "configs" / "quickstart.py")
     (cells_file,) = parts["ConfigMap", "cells"]["data"].values()
     (tmp_path / "cells.yaml").write_text(cells_file)
-    targets = read_targets(tmp_path / "cells.yaml", run.name, run.num_paths)
+    targets = upstreams.read_targets(tmp_path / "cells.yaml", run.name, run.num_paths)
     urls = {path: target.server.url for path, (target,) in targets.items()}
     for kind, name in parts:
         if kind != "Deployment":

@@ -72,6 +72,7 @@ def test_two_runs_are_compared_row_by_row(tiny, opened):
     assert "+100.0%" in repr(found)
     assert "| modular |" in found._repr_markdown_()
     assert repr(found).endswith("inner.steps differs")
+    pytest.importorskip("pandas", reason="pandas is not installed")
     assert len(found.data_frame()) == len(rows)
 
 

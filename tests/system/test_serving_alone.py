@@ -50,6 +50,22 @@ def test_the_plain_tests_need_what_training_needs_but_for_pyarrow():
 
 
 @pytest.mark.slow
+def test_the_plain_tests_are_collected_with_what_they_install_alone(tmp_path):
+    bare = Bare(tmp_path, declared("test").values())
+    assert {"aiohttp", "pandas", "starlette", "torch"} <= bare.absent
+    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
+        cwd=HOME,
+        env={k: v for k, v in os.environ.items() if k != "DIPACO_EVERYTHING_INSTALLED"}
+        | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+@pytest.mark.slow
 def test_a_completion_is_served_without_any_other_package(tiny, bare, command_cache):
     server = Server(tiny.folder, command_cache, "--rows", "2", path=[bare.folder])
     try:
