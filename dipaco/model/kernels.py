@@ -17,6 +17,8 @@ from dipaco.processors import is_from_amd
 COMMON_HEAD = 128  # values in the largest head that cuDNN's attention takes on all GPUs it runs on
 # Name of what a block computed again keeps of a kernel's attention: values and results.
 KEPT = "attention"
+# Bytes on the chip in which XLA keeps what fits. Other TPUs have half of it or less.
+ON_CHIP = {"TPU v5 lite": 128 << 20, "TPU v6 lite": 128 << 20}
 AMPERE, HOPPER = 8.0, 9.0  # the first compute capability of each
 
 _compiled_for: ContextVar[Sequence[jax.Device] | None] = ContextVar("compiled_for", default=None)
@@ -37,6 +39,11 @@ def compiling_for(devices: Sequence[jax.Device]) -> Generator[None]:
 def target_devices() -> Sequence[jax.Device]:
     """The devices that programs are compiled for."""
     return _compiled_for.get() or jax.devices()
+
+
+def stays_on_chip(num_bytes: float) -> bool:
+    """True if so much leaves half of a chip's own memory for what changes."""
+    return 2 * num_bytes <= ON_CHIP.get(target_devices()[0].device_kind, 0)
 
 
 _has_amd = functools.cache(is_from_amd)

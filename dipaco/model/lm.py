@@ -15,10 +15,11 @@ from jax import lax
 from dipaco.model.attention import Attention, Seen
 from dipaco.model.cache import Cache, num_slots
 from dipaco.model.config import ModelConfig, block_names
-from dipaco.model.kernels import KEPT, attention_kernel, result_dtype
+from dipaco.model.kernels import KEPT, attention_kernel, result_dtype, stays_on_chip
 from dipaco.model.layers import FeedForward, declare, dense, rms_norm, rotary_table
 from dipaco.model.loss import (
     LogitsLoss,
+    LogitsPieces,
     chunked_loss,
     next_is_target,
     next_token_loss,
@@ -29,6 +30,7 @@ from dipaco.model.spec import Parts, Tree, describe
 
 PIECE_BYTES = 512 << 20  # Logits of so many bytes are scored at once.
 PIECE_TOKENS = 2048  # The values of a block for so many tokens stay on a TPU's chip.
+LOGITS_TOKENS = 128  # The logits of so many tokens stay there beside the head.
 
 
 def forward(
@@ -100,8 +102,23 @@ def training_loss(
     assert rule is next_token_loss, "a chunk is no row, and the rule may ask for one"
     is_target_BT = next_is_target(segments)
     targets = next_tokens(tokens_BT), is_target_BT
-    total = chunked_loss(logits_of, head, x_BTD, *targets, loss_chunks)
+    pieces = _pieces(config, tokens_BT.shape, loss_chunks, rows_sharding)
+    total = chunked_loss(logits_of, head, x_BTD, *targets, loss_chunks, pieces)
     return total, jnp.sum(is_target_BT, dtype=jnp.float32)
+
+
+def _pieces(config, shape, loss_chunks, rows_sharding) -> LogitsPieces | None:
+    """The pieces of a chunk of the loss, where a device's part of the head stays on its chip."""
+    rows, length = shape
+    vocabulary = config.vocab_size
+    if rows_sharding is not None:
+        rows, _ = rows_sharding.shard_shape(shape)
+        vocabulary //= rows_sharding.mesh.shape["tensor"]
+    head_bytes = vocabulary * config.d_model * jnp.dtype(config.compute_dtype).itemsize
+    if not stays_on_chip(head_bytes):
+        return None
+    chunk = length // loss_chunks
+    return LogitsPieces(chunk // _at_once(chunk, rows, LOGITS_TOKENS), config.compute_dtype)
 
 
 def log_likelihoods(
@@ -114,7 +131,7 @@ def log_likelihoods(
     """
     batch, length = tokens_BT.shape
     row_bytes = 4 * length * config.vocab_size
-    rows = _rows_at_once(batch, row_bytes, PIECE_BYTES)
+    rows = _at_once(batch, row_bytes, PIECE_BYTES)
     chunks = min(n for n in _divisors(length) if n == length or rows * row_bytes <= n * PIECE_BYTES)
 
     def of_rows(piece: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -130,9 +147,9 @@ def log_likelihoods(
     return lax.map(of_rows, tuple(pieces)).reshape(batch, length)
 
 
-def _rows_at_once(batch: int, of_row: int, limit: int) -> int:
-    """The most rows that divide a batch and are together within the limit, or one."""
-    return max(n for n in _divisors(batch) if n == 1 or n * of_row <= limit)
+def _at_once(number: int, of_one: int, limit: int) -> int:
+    """The most rows or columns that divide their number and stay within the limit, or one."""
+    return max(n for n in _divisors(number) if n == 1 or n * of_one <= limit)
 
 
 def _divisors(number: int) -> list[int]:
@@ -245,7 +262,7 @@ def _rematerialised_in_pieces(rows_sharding, block, params, x_BTD, inputs):
 
     def of_device(params, x_BTD, *others):
         batch, length, _ = x_BTD.shape
-        rows = _rows_at_once(batch, length, PIECE_TOKENS)
+        rows = _at_once(batch, length, PIECE_TOKENS)
         pieces = (leaf.reshape(-1, rows, *leaf.shape[1:]) for leaf in (x_BTD, *others))
         return lax.map(lambda piece: again(params, *piece), tuple(pieces)).reshape(x_BTD.shape)
 

@@ -7,7 +7,7 @@ separately, so that batches, micro-batches and devices add up exactly.
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,14 @@ def _summed_loss_backward(saved, gradient):
 summed_loss.defvjp(_summed_loss_forward, _summed_loss_backward)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5))
+class LogitsPieces(NamedTuple):
+    """How a chunk is cut for a TPU that keeps the logits of a piece and the head on its chip."""
+
+    number: int  # equal lengths
+    compute_dtype: str  # of the product that makes logits, and so of their gradient
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 5, 6))
 def chunked_loss(
     logits_of: Callable[[Any, jax.Array], jax.Array],
     head: Any,
@@ -64,12 +71,16 @@ def chunked_loss(
     next_BT: jax.Array,
     is_target_BT: jax.Array,
     num_chunks: int,
+    pieces: LogitsPieces | None = None,
 ) -> jax.Array:
     """`summed_loss(logits_of(head, x), ...)` with the memory of one chunk's logits: rows are cut
     into `num_chunks` equal lengths, one after the other.
 
     Each chunk's gradient is computed while its logits are in memory, so that none is computed twice
     (Liger, arXiv 2410.10989). Sums over chunks differ from the whole in the last bits.
+
+    In pieces no logits reach the device's memory, but for their gradient: the head's is one product
+    for a chunk, as its sum would be read and written for each piece.
     """
     chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
 
@@ -80,21 +91,37 @@ def chunked_loss(
     return jax.lax.scan(add, jnp.zeros(()), chunks)[0]
 
 
-def _chunked_loss_forward(logits_of, head, x_BTD, next_BT, is_target_BT, num_chunks):
-    def add(sums, chunk):
-        x_BCD, *targets = chunk
-        loss, (of_head, of_x_BCD) = jax.value_and_grad(
+def _chunked_loss_forward(logits_of, head, x_BTD, next_BT, is_target_BT, num_chunks, pieces):
+    def whole(x_BCD, *targets):
+        return jax.value_and_grad(
             lambda head, x_BCD: summed_loss(logits_of(head, x_BCD), *targets), argnums=(0, 1)
         )(head, x_BCD)
+
+    def in_pieces(x_BCD, *targets):
+        def of_piece(total, piece):
+            x_BPD, *targets = piece
+            logits_BPV, pull_back = jax.vjp(functools.partial(logits_of, head), x_BPD)
+            loss, gradient_BPV = jax.value_and_grad(summed_loss)(logits_BPV, *targets)
+            (of_x_BPD,) = pull_back(gradient_BPV)
+            return total + loss, (gradient_BPV.astype(pieces.compute_dtype), of_x_BPD)
+
+        cut = _cut((x_BCD, *targets), pieces.number)
+        loss, (gradient, of_x) = jax.lax.scan(of_piece, jnp.zeros(()), cut)
+        _, pull_back = jax.vjp(lambda head: logits_of(head, cut[0]), head)
+        (of_head,) = pull_back(gradient.astype(jnp.float32))
+        return loss, (of_head, _joined(of_x))
+
+    def add(sums, chunk):
+        loss, (of_head, of_x_BCD) = (in_pieces if pieces else whole)(*chunk)
         return jax.tree.map(jnp.add, sums, (loss, of_head)), of_x_BCD
 
     zeros = jnp.zeros(()), jax.tree.map(jnp.zeros_like, head)
     chunks = _cut((x_BTD, next_BT, is_target_BT), num_chunks)
     (total, of_head), of_x = jax.lax.scan(add, zeros, chunks)
-    return total, (of_head, jnp.swapaxes(of_x, 0, 1).reshape(x_BTD.shape))
+    return total, (of_head, _joined(of_x))
 
 
-def _chunked_loss_backward(logits_of, num_chunks, saved, gradient):
+def _chunked_loss_backward(logits_of, num_chunks, pieces, saved, gradient):
     of_head, of_x_BTD = jax.tree.map(lambda leaf: gradient * leaf, saved)
     return of_head, of_x_BTD, None, None
 
@@ -109,6 +136,11 @@ def _cut(leaves, num_chunks):
         return jnp.swapaxes(leaf.reshape(leaf.shape[0], num_chunks, -1, *leaf.shape[2:]), 0, 1)
 
     return jax.tree.map(cut, leaves)
+
+
+def _joined(leaf):
+    """The inverse of `_cut` for one leaf."""
+    return jnp.swapaxes(leaf, 0, 1).reshape(leaf.shape[1], -1, *leaf.shape[3:])
 
 
 def next_tokens(tokens_BT: jax.Array) -> jax.Array:
@@ -149,7 +181,7 @@ def token_log_likelihoods(
         log_likelihood_BT = of_chunk(whole)
     else:
         chunks = jax.lax.map(of_chunk, _cut(whole, num_chunks))
-        log_likelihood_BT = jnp.swapaxes(chunks, 0, 1).reshape(tokens_BT.shape)
+        log_likelihood_BT = _joined(chunks)
     kept_BT = jnp.where(next_is_target(segments_BT), log_likelihood_BT, 0.0)
     # Entry t is about token t+1. The last column is no target, so a 0 comes to the front.
     return jnp.roll(kept_BT, 1, axis=1)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from dipaco.model import attention, layers, lm, loss, splash
+from dipaco.model import attention, kernels, layers, lm, loss, splash
 from dipaco.model.config import MeshConfig
 from dipaco.model.lm import hidden_states, training_loss
 from dipaco.model.sharding import batch_sharding, make_mesh
@@ -104,6 +104,25 @@ def test_saving_memory_changes_no_loss_and_no_gradient(config, parts, tokens_BT,
     _assert_close(_loss_and_gradients(parts, config, tokens_BT, **saving), plain)
 
 
+@pytest.mark.parametrize("config", [GROUPED, TIED], ids=["grouped", "tied"])
+def test_logits_that_stay_on_a_chip_change_no_loss_and_no_gradient(
+    monkeypatch, config, parts, tokens_BT
+):
+    plain = _loss_and_gradients(parts, config, tokens_BT)
+    head_bytes = 4 * config.vocab_size * config.d_model
+    monkeypatch.setattr(kernels, "ON_CHIP", {jax.devices()[0].device_kind: 2 * head_bytes})
+    monkeypatch.setattr(lm, "LOGITS_TOKENS", 2 * len(tokens_BT))
+    cut = []
+    monkeypatch.setattr(
+        lm, "LogitsPieces", lambda *given: cut.append(given) or loss.LogitsPieces(*given)
+    )
+    _assert_close(_compiled_anew(parts, config, tokens_BT, loss_chunks=2), plain)
+    assert set(cut) == {(3, "float32")}  # of six columns, two at a time
+    mesh = batch_sharding(make_mesh(MeshConfig(data=2, tensor=2)))
+    assert lm._pieces(config, (2 * len(tokens_BT), 12), 2, mesh).number == 3
+    assert lm._pieces(dataclasses.replace(config, vocab_size=65), tokens_BT.shape, 2, None) is None
+
+
 def test_what_fills_a_row_changes_no_loss_and_no_gradient(config, parts, tokens_BT):
     """So the filler may be any token, also the one that ends texts: both are id 0."""
     filled = [tokens_BT.copy(), tokens_BT.copy()]
@@ -187,9 +206,11 @@ def _loss_and_gradients(parts, config, tokens_BT, **saving):
     return jax.value_and_grad(_summed)(parts, config, tokens_BT, **saving)
 
 
-def _compiled_anew(parts, config, tokens_BT):
+def _compiled_anew(parts, config, tokens_BT, **saving):
     """As a new function, or `jit` would find what it compiled before."""
-    return jax.jit(jax.value_and_grad(lambda parts: _summed(parts, config, tokens_BT)))(parts)
+    return jax.jit(jax.value_and_grad(lambda parts: _summed(parts, config, tokens_BT, **saving)))(
+        parts
+    )
 
 
 def _assert_close(ours, theirs):
