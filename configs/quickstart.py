@@ -5,9 +5,10 @@ and comes near lock-step for a seventh of its bytes. `published.py` has the publ
 paths train with Muon and meet after every five steps. A module then takes the plain mean of its
 paths, a row of the vocabulary that of the paths whose shards have its token. Contributions have
 four bits a value. Shards are made by product k-means. A held-out document or a prompt goes to the
-path under which its first tokens are likeliest. The path of k-means has a lead of 2 nats there
-(`routing.prior`).
-`configs/ablations/muon.py` compares optimisers, outer steps, phases and codecs."""
+path under which its first tokens are likeliest. The path that k-means would choose starts 2 nats
+ahead (`routing.prior`). `configs/ablations/muon.py` compares optimisers, outer steps, phases and
+codecs.
+"""
 
 from dipaco.config import BASELINES, BaseSettings, EvaluationSettings, RunConfig
 from dipaco.data.config import DataConfig

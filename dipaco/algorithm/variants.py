@@ -2,11 +2,11 @@
 
 A run may have path sampling, codecs with error feedback, late contributions (`outer.quorum`), late
 modules (`outer.delay`), alternations (documents are routed again between phases), an outer step of
-its own, plain AdamW without an outer step, and early stopping. With everything off it gives the
+its own, inner steps without an outer step, and early stopping. With everything off it gives the
 bits of `algorithm1.train`. An *arm* is one of the models that a run trains, such as `modular` and
-`dense`, with the schedule of its phases (`schedule/arm.py`). This is the oracle of runs: it asks
-the same arm as they do and adds in the same order, so tests compare the two bit for bit. Arms whose
-paths take every step together have an oracle of their own (`synchronous.py`).
+`dense`, with the schedule of its phases (`schedule/arm.py`). This module is the reference for runs
+(*oracle* in tests): it asks the same arm and adds in the same order, so tests compare bit for bit.
+Arms whose paths take every step together have a reference of their own (`synchronous.py`).
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
 """
@@ -86,9 +86,9 @@ def train(
     """Yields every module after each outer step of an arm, as `algorithm1.train` does.
 
     Args:
-      arm: who takes part when, what a contribution brings, when documents are routed. An arm that
-        is not averaged is plain AdamW: every module has one path and becomes what that path made
-        of it. The base model and the dense baselines are trained in this way.
+      arm: who takes part when, and when documents are routed. An arm without outer steps has one
+        path for each module, which becomes what the path's inner steps made of it. The base model
+        and the dense baselines are trained in this way.
       modules, train_path: as in `algorithm1.train`.
       route: called before the first phase and before each of the arm's alternations
         (discriminative routing, section 2.4). `train_path` uses the new shards from then on.

@@ -7,8 +7,7 @@ takes more steps. Scheduler, workers and the oracle (`algorithm/variants.py`) as
 
     who takes part in a phase            paths_in, trained_before
     who contributes to a module          paths_through
-    when a module may step               quorum_of, grace_seconds
-    what a contribution brings           sends_all
+    when a module may step               quorum_of, waits_for_all, grace_seconds
     how many inner steps                 steps_before, steps_in
     which shards a phase trains on       alternations, routed_at
     whether a path goes ahead            goes_ahead, merges_at
@@ -32,8 +31,8 @@ class Arm:
     phases: int
     # Inner steps of the schedule. A path skips those of phases in which it takes no part.
     total_steps: int
-    # True: modules take outer steps. False: they become what AdamW made of them, in one path or,
-    # if `is_synchronous`, in all paths together.
+    # True: modules take outer steps. False: they become what the inner steps made of them, in one
+    # path or, if `is_synchronous`, in all paths together.
     has_outer_steps: bool
     evaluate_every: int  # phases; the last one is always evaluated
     alternations: tuple[int, ...] = ()  # phases before which documents are routed again
@@ -74,7 +73,9 @@ class Arm:
         return max((at for at in self.alternations if at <= phase), default=0)
 
     def paths_in(self, phase: int) -> tuple[int, ...]:
-        """The paths that take part in a phase, ascending. They are drawn by seed and phase."""
+        """The paths that take part in a phase, ascending. They depend on seed and phase alone. Each
+        phase has as many, at least one.
+        """
         return paths_drawn(self.topology.num_paths, self.path_share, self.seed, phase)
 
     @property
@@ -87,8 +88,6 @@ class Arm:
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase."""
         through = self.topology.paths_through(module)
-        if self.path_share == 1:
-            return through
         taking_part = set(self.paths_in(phase))
         return tuple(path for path in through if path in taking_part)
 
@@ -98,11 +97,11 @@ class Arm:
         return self.quorum < 1
 
     def quorum_of(self, module: ModuleId, phase: int) -> int:
-        """Contributions of a phase that must be in before a module may step. The step waits for
-        all of them where the phase sends all, so that none is left out.
+        """Contributions of a phase that must be in before a module may step. These
+        are all of them where the step waits for all.
         """
         paths = len(self.paths_through(module, phase))
-        if self.sends_all(phase):
+        if self.waits_for_all(phase):
             return paths
         return min(paths, math.ceil(round(self.quorum * paths, 9)))
 
@@ -111,9 +110,9 @@ class Arm:
         before = (at for at in reversed(range(phase)) if path in self.paths_in(at))
         return next(before, None)
 
-    def sends_all(self, phase: int) -> bool:
-        """True if no contribution of a phase may wait for a later phase's step. This holds for the
-        last phase and for a phase before an alternation.
+    def waits_for_all(self, phase: int) -> bool:
+        """True if the outer steps of a phase wait for every contribution, whatever the quorum: at
+        the last phase, and at a phase before an alternation.
         """
         return phase + 1 == self.phases or phase + 1 in self.alternations
 

@@ -1,7 +1,13 @@
-"""The choice of the task that a worker takes next.
+"""The choice of the task that a worker takes next, in this order:
+
+1. a ready task, the worker's own paths first;
+2. a failed task whose delay is over;
+3. a backup: a second claim of a task that another worker has held for too long;
+4. a path that is left to its assigned worker, which trained it last, but has not taken it for as
+   long.
 
 Most looks find nothing, so expensive questions are asked rarely: once a heartbeat whether a worker
-has fallen silent, once a lease whether a task is late.
+has fallen silent, once a lease about 3 and 4.
 """
 
 import math
@@ -10,7 +16,7 @@ import time
 from collections.abc import Callable, Collection
 from typing import Any
 
-from dipaco.control.claims.queue import LATE_FACTOR
+from dipaco.control.claims.queue import OVERDUE_FACTOR
 from dipaco.control.members.meta import WorkSummary
 from dipaco.control.planning.tasks import Claim, Kind, Task
 from dipaco.runs.machine import machine
@@ -39,7 +45,7 @@ class Claimer:
         self._run, self._name, self._kinds, self._failures = run, name, kinds, failures
         self._lease_seconds = lease_seconds
         self.own: set[tuple[str, int]] = set()  # (arm, path), where it has trained the newest phase
-        self._late_tasks = _Regularly(lease_seconds)
+        self._overdue_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))
         self._idle_since = time.monotonic()
@@ -52,9 +58,10 @@ class Claimer:
             for everything.
         """
         queue = self._run.ledger.queue
-        has_ready, has_delayed_or_failed = (True, True) if summary is None else summary[1:3]
+        has_ready = summary is None or summary.has_ready
+        has_delayed_or_failed = summary is None or summary.has_delayed_or_failed
         has_ready |= self._end_grace()
-        how: dict[str, Any] = {
+        options: dict[str, Any] = {
             "lease_seconds": self._lease_seconds,
             "own": self.own,
             "is_patient": self._is_patient,
@@ -63,21 +70,21 @@ class Claimer:
         reaped = self._reap()
         claim: Claim | None = None
         if has_ready or reaped:
-            claim = queue.claim(self._name, self._kinds, **how)
+            claim = queue.claim(self._name, self._kinds, **options)
         if claim is None and (has_delayed_or_failed or reaped) and self._failures.end_delays():
-            claim = queue.claim(self._name, self._kinds, **how)
-        if claim is None and "train" in self._kinds and self._late_tasks.is_due():
-            elsewhere = paths_of_other_machines(self._run, machine())
+            claim = queue.claim(self._name, self._kinds, **options)
+        if claim is None and "train" in self._kinds and self._overdue_tasks.is_due():
+            of_others = paths_of_other_machines(self._run, machine())
             claim = queue.claim_backup(
                 self._name,
-                factor=self._late_factor,
+                factor=self._overdue_factor,
                 lease_seconds=self._lease_seconds,
-                is_waiting=self._cannot_have_backup(elsewhere),
+                is_waiting=self._cannot_have_backup(of_others),
             )
             if claim is None and has_ready and self._has_waited_for_assigned:
-                claim = queue.claim(self._name, self._kinds, left=elsewhere, **how)
+                claim = queue.claim(self._name, self._kinds, left=of_others, **options)
             if claim is not None:  # an object that it lacks may have to be made first
-                self._late_tasks.make_due()
+                self._overdue_tasks.make_due()
         return claim
 
     def begin_idling(self) -> None:
@@ -89,18 +96,18 @@ class Claimer:
         self._reap()
         self._end_grace()
         self._failures.end_delays()  # a delayed task needs nobody before
-        looks_for_late = "train" in self._kinds and self._late_tasks.is_due()
-        elsewhere = paths_of_other_machines(self._run, machine()) if looks_for_late else None
+        looks_for_overdue = "train" in self._kinds and self._overdue_tasks.is_due()
+        of_others = paths_of_other_machines(self._run, machine()) if looks_for_overdue else None
         has_others = self._run.ledger.queue.has_others(
             self._name,
             self._kinds,
-            factor=self._late_factor if looks_for_late else None,
-            is_waiting=self._cannot_have_backup(elsewhere or ()),
+            factor=self._overdue_factor if looks_for_overdue else None,
+            is_waiting=self._cannot_have_backup(of_others or ()),
             is_patient=self._is_patient,
-            left=elsewhere if looks_for_late and self._has_waited_for_assigned else None,
+            left=of_others if looks_for_overdue and self._has_waited_for_assigned else None,
         )
-        if has_others and looks_for_late:
-            self._late_tasks.make_due()  # it may be the late one that it leaves for
+        if has_others and looks_for_overdue:
+            self._overdue_tasks.make_due()  # it may be the overdue one that it leaves for
         return has_others
 
     def _reap(self) -> bool:
@@ -122,31 +129,32 @@ class Claimer:
         return "outer" in self._kinds and bool(self._run.ledger.quorums.end_grace(self._run.plan))
 
     @property
-    def _late_factor(self) -> float:
+    def _overdue_factor(self) -> float:
         # The seconds recorded for a path are its share of a synchronous task.
         arms = self._run.plan.arms
         num_paths = [arm.topology.num_paths for arm in arms if arm.is_synchronous]
         unsent = self._run.config.retention.most_unsent if self._is_patient else 0
-        return LATE_FACTOR * max([1, *num_paths]) + unsent  # phases that come before it
+        return OVERDUE_FACTOR * max([1, *num_paths]) + unsent  # phases that come before it
 
     @property
     def _has_waited_for_assigned(self) -> bool:
-        """True if paths that are left to their assigned workers have had the time of a late task.
-        An assigned worker may have stopped working, and renew its leases all the same.
+        """True if this worker has been idle for as long as it takes a task to be overdue: it may
+        then take paths that are left to their assigned workers. One of these may have stopped
+        working, and renew its leases all the same.
         """
         idle_seconds = time.monotonic() - self._idle_since
         usual = self._run.ledger.queue.usual_seconds(arm.name for arm in self._run.plan.arms)
-        return usual is not None and idle_seconds >= self._late_factor * usual
+        return usual is not None and idle_seconds >= self._overdue_factor * usual
 
-    def _cannot_have_backup(self, elsewhere: Collection[tuple[str, int]]) -> Callable[[Task], bool]:
+    def _cannot_have_backup(self, of_others: Collection[tuple[str, int]]) -> Callable[[Task], bool]:
         def cannot(task: Task) -> bool:
-            return (task.arm, task.path) in elsewhere or waits_for_modules(self._run, task)
+            return (task.arm, task.path) in of_others or waits_for_modules(self._run, task)
 
         return cannot
 
 
 def waits_for_modules(run: Run, task: Task) -> bool:
-    """True if a path has gone ahead of its modules. Then the modules are late, not the path."""
+    """True if a path waits for modules that have not stepped yet. Its task is not overdue then."""
     arm = run.plan.arm(task.arm)
     if task.kind != "train" or not arm.goes_ahead(task.path, task.phase):
         return False

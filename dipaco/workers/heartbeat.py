@@ -75,7 +75,7 @@ class LeaseRenewer:
             self._renewed_seconds = time.monotonic()
 
     def has_waited(self, seconds: float) -> None:
-        """The task in hand waited for others: for so long it was not late itself."""
+        """The task in hand waited for others: for so long it was not overdue itself."""
         with self._guard:
             self._waited_seconds += seconds
 

@@ -37,7 +37,7 @@ def modules_needed(run: Run, claim: Claim, step: int) -> tuple[ModuleId, ...]:
     return arm.topology.modules_of(task.path)
 
 
-def have_come(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
+def wait_for_modules(run: Run, claim: Claim, should_leave: Callable[[], bool]) -> bool:
     """Waits until all modules that the path takes are there. False if it was to leave before.
 
     Args:

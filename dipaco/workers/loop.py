@@ -40,8 +40,8 @@ from dipaco.workers.recovery import recover
 from dipaco.workers.runners import OneHost, Runner
 
 SINGLE_HOST_ONLY = ("reroute",)  # a worker of several hosts does not claim it
-# Seconds between two looks of an idle worker. A task that becomes due waits for a fifth of the time
-# that the worker has been idle, and less than two seconds. A thousand idle workers ask 600
+# Seconds between two looks of an idle worker. A task that becomes due waits at most a fifth of
+# the time that the worker has been idle, and less than two seconds. A thousand idle workers ask 600
 # questions a second.
 MIN_WAIT_SECONDS, MAX_WAIT_SECONDS, WAIT_GROWTH = 0.02, 1.9, 1.25
 GLIMPSE_SECONDS = 0.25  # within a wait, between two looks at the processes of this machine
@@ -181,7 +181,7 @@ class Worker:
         """Executes one task and records its facts."""
         try:
             self._callbacks.task_started(claim)
-            should_stop = self._should_stop_doing(claim)
+            should_stop = self._stop_check(claim)
             should_leave = self._should_leave(should_stop)
             facts = execute(
                 self._run, claim, self._callbacks, should_stop, self._runner, should_leave
@@ -273,13 +273,17 @@ class Worker:
         else:
             self._callbacks.task_postponed(claim, error)
 
-    def _should_stop_doing(self, claim: Claim) -> Callable[[], bool]:
+    def _stop_check(self, claim: Claim) -> Callable[[], bool]:
+        """The function that a task calls before each step. It renews a lease that was not renewed
+        lately, and raises `ClaimLost` if the claim is lost.
+        """
+
         def should_stop() -> bool:
             if threading.get_ident() == self._thread:  # the connection is this thread's
                 self._renewer.renew_if_silent(self._run.ledger)
             if self._renewer.has_lost:
                 raise ClaimLost(task=claim.task)
-            # A path that volunteers train is left to the worker that leads them.
+            # Volunteers have come for this path: the worker that leads them takes it.
             return self._should_stop or self._renewer.volunteers_have_come
 
         return should_stop

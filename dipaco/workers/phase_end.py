@@ -47,7 +47,7 @@ def end_phase(
     """Saves the path's snapshot and contributions, and returns the facts about them.
 
     Args:
-      start: its modules are given up, so that a snapshot has their memory.
+      start: its `modules` are emptied, to free memory for the snapshot.
       is_sent: the snapshot goes to the bucket, whatever the phase.
     """
     arm, modules = start.arm, start.modules
@@ -58,9 +58,9 @@ def end_phase(
     carried = Carried(state.optimizer, own=state.parts if arm.delay else None)
     del state
     made: list[Fact]
-    num_bytes = 0  # a dense arm exchanges nothing
+    fetched_bytes = 0  # a dense arm exchanges nothing
     if arm.has_outer_steps:
-        num_bytes = bytes_down(run, arm, path, phase)
+        fetched_bytes = bytes_down(run, arm, path, phase)
         made, residual = _contribute(run, start, after)
         if has_residual(run, arm):
             carried = carried._replace(residual=residual)
@@ -83,7 +83,7 @@ def end_phase(
         norms=norms,
         tokens=(end - first) * run.config.inner.batch_size * run.config.data.length,
         seconds=seconds,
-        bytes_down=num_bytes,
+        bytes_down=fetched_bytes,
         bytes_up=sum(fact.message.num_bytes for fact in made if isinstance(fact, Contribution)),
         machine=machine(),
     )
@@ -127,7 +127,7 @@ def _contribute(
     """Encodes and saves what a path contributes at the end of a phase.
 
     Args:
-      after: module -> part -> parameters, as trained. Emptied, as the modules of `start`.
+      after: module -> part -> parameters, as trained. Emptied, and so is `start.modules`.
 
     Returns:
       The path's contribution to each of its modules, and the residual of every part.
@@ -138,12 +138,15 @@ def _contribute(
     codec = codec_of(run.config.outer)
     for module in list(start.modules):
         before = start.modules.pop(module)
-        lost = None if start.residual is None else {part: start.residual[part] for part in before}
+        residual_before = None
+        if start.residual is not None:
+            residual_before = {part: start.residual[part] for part in before}
         counts = run.counts_through(arm.name, module, phase)
         sent_V = None
         if counts is not None:
             sent_V = sent_rows(counts, arm.paths_through(module, phase).index(path))
-        encoded = encode_rows(codec, outer_gradient(before, after.pop(module)), lost, sent_V)
+        gradient = outer_gradient(before, after.pop(module))
+        encoded = encode_rows(codec, gradient, residual_before, sent_V)
         residual |= encoded.residual or {}
         # One folder per module and phase, which is deleted with the last message in it.
         kind = f"messages/{arm.name}/{module}/{phase:06d}"

@@ -123,7 +123,7 @@ def _load_partial_snapshot(
 
 
 def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, Any]:
-    """The path's modules at the start of the phase. At phase 0 no fact names the base model's."""
+    """The path's modules at the start of the phase. The base model's first have no fact."""
     if arm.name == run.plan.base.name and phase == 0:
         (module,) = arm.topology.modules
         return {module: first_base_parts(run)}
@@ -135,7 +135,7 @@ def modules_before(run: Run, arm: Arm, path: int, phase: int) -> dict[ModuleId, 
 def receipts_of(
     run: Run, arm: Arm, modules: Iterable[ModuleId], phase: int
 ) -> dict[ModuleId, Receipt]:
-    """The objects of modules at the start of a phase, by which contributions name them."""
+    """Receipts of modules at the start of a phase. A contribution records the digest of its own."""
     if not arm.has_outer_steps:
         return {}
     return {m: run.ledger.facts.module(arm.name, m, phase).parameters for m in modules}
@@ -173,9 +173,10 @@ def _carried_state(run: Run, arm: Arm, before: Snapshot | None) -> Carried:
         residual = jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, np.float32), like.parts
         )
-    carried = Carried(like.optimizer, residual, like.parts if arm.delay else None)
-    saved = load_snapshot(run.objects, before.receipt, carried.as_saved)
-    return Carried(**saved) if carried.as_saved is not like.optimizer else Carried(saved)
+    template = Carried(like.optimizer, residual, like.parts if arm.delay else None).as_saved
+    saved = load_snapshot(run.objects, before.receipt, template)
+    # The snapshot is the optimiser's state itself if nothing else is carried.
+    return Carried(saved) if template is like.optimizer else Carried(**saved)
 
 
 def _snapshot_before(

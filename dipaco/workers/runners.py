@@ -34,8 +34,8 @@ class Runner(PhaseRunner, Protocol):
         ...
 
     @property
-    def is_shared(self) -> bool:
-        """True if other machines go on from the path's snapshot, so that it must be sent."""
+    def must_send_snapshots(self) -> bool:
+        """True if other machines go on from the path's snapshot, so that the bucket must get it."""
         ...
 
     @property
@@ -53,7 +53,7 @@ class OneHost:
     """Takes the steps on the devices of this process."""
 
     hosts: Hosts = SINGLE_HOST
-    is_shared = False
+    must_send_snapshots = False
 
     def __init__(self, run: Run):
         self._run = run
@@ -80,7 +80,7 @@ class OneHost:
 class SeveralHosts:
     """Takes the steps on the mesh of several hosts, each of which calls this."""
 
-    is_shared = True
+    must_send_snapshots = True
 
     def __init__(self, run: Run, hosts: Hosts):
         self._run, self.hosts = run, hosts
@@ -106,7 +106,7 @@ class Volunteers:
 
     hosts: Hosts = SINGLE_HOST
     # The path's other backbones (workers that lead volunteers), on other machines, go on from it.
-    is_shared = True
+    must_send_snapshots = True
 
     def __init__(self, run: Run, lead: PhaseRunner):
         assert not run.config.inner.freeze_absent_tokens, "`dipaco swarm` refuses it"

@@ -40,9 +40,6 @@ class Schedule(Arm):
     def paths_in(self, phase):
         return super().paths_in(phase) if self.take_part is None else self.take_part(phase)
 
-    def paths_through(self, module, phase):
-        return [p for p in self.topology.paths_through(module) if p in self.paths_in(phase)]
-
 
 def train(
     topology,

@@ -69,7 +69,7 @@ def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
 
 
 def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
-    monkeypatch.setattr("dipaco.workers.claiming.LATE_FACTOR", 0.0)  # all are late
+    monkeypatch.setattr("dipaco.workers.claiming.OVERDUE_FACTOR", 0.0)  # all are overdue
     run, told = begin(CONFIG), RecordingCallbacks()
     worker = worker_of(run, callbacks=told)
     while not any(task.kind == "train" for task in told.finished):  # says what is usual

@@ -129,7 +129,7 @@ def workers(machines, monkeypatch):
     assert [on.run.ledger.meta.get(f"assigned {MODULAR}/{path}") for path in range(4)] == [
         "ana"
     ] * 4
-    monkeypatch.setattr(claiming.Claimer, "_late_factor", 0.0)
+    monkeypatch.setattr(claiming.Claimer, "_overdue_factor", 0.0)
     return on, of_name["ben"]
 
 
@@ -177,7 +177,7 @@ def test_a_path_is_rescued_though_machines_of_another_kind_have_trained_others(w
     while on.run.ledger.queue.is_held(hung):
         assert ben.run_once()
     assert phases_of(on, hung.task.path)[:2] == [1, 0]
-    ben._claimer._late_tasks.make_due()
+    ben._claimer._overdue_tasks.make_due()
     ben.run_once()
     assert on.run.ledger.queue.is_held(other)
     assert phases_of(on, other.task.path) == []

@@ -105,8 +105,8 @@ MUTANTS = (
     Mutant(
         name="no-backups",
         file="dipaco/control/claims/queue.py",
-        old="        is_late = of_phase is not None and seconds >= factor * of_phase\n",
-        new="        is_late = False\n",
+        old="        is_overdue = of_phase is not None and seconds >= factor * of_phase\n",
+        new="        is_overdue = False\n",
         breaks="a task that takes far longer than usual is given to a second worker",
         tests=(f"{LEASES}::test_a_late_task_gets_one_backup_and_the_first_to_commit_counts",),
     ),

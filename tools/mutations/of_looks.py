@@ -57,7 +57,7 @@ MUTANTS = (
     Mutant(
         name="late-tasks-looked-for-at-every-look",
         file=CLAIMING,
-        old='if claim is None and "train" in self._kinds and self._late_tasks.is_due():\n',
+        old='if claim is None and "train" in self._kinds and self._overdue_tasks.is_due():\n',
         new='if claim is None and "train" in self._kinds:\n',
         breaks="an idle worker looks for late tasks once a lease",
         tests=(LOOP,),

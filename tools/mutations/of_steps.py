@@ -88,11 +88,11 @@ MUTANTS = (
     Mutant(
         name="steps-before-the-alternation",
         file="dipaco/control/planning/scheduler.py",
-        old="    if phase in arm.alternations:\n        if is_last:\n",
+        old="    if phase in arm.alternations:\n        if all_ready:\n",
         new="    if phase in arm.alternations:\n"
         "        if phase < arm.phases:\n"
         "            yield from _step_without_paths(arm, module, phase, frontier)\n"
-        "        if is_last:\n",
+        "        if all_ready:\n",
         breaks="a module that no path goes through waits for an alternation too",
         tests=(
             f"{SCHEDULER}::test_with_any_settings_every_task_becomes_due_once_and_the_report_is_last",
@@ -125,9 +125,8 @@ MUTANTS = (
     Mutant(
         name="residual-not-carried",
         file="dipaco/workers/phase_start.py",
-        old="    return Carried(**saved) if carried.as_saved is not like.optimizer "
-        "else Carried(saved)\n",
-        new="    if carried.as_saved is like.optimizer:\n        return Carried(saved)\n"
+        old="    return Carried(saved) if template is like.optimizer else Carried(**saved)\n",
+        new="    if template is like.optimizer:\n        return Carried(saved)\n"
         "    return Carried(**saved)._replace(residual=None)\n",
         breaks="what a codec loses is kept with the path from phase to phase",
         tests=(f"{TOGETHER}[0]",),
@@ -207,8 +206,8 @@ MUTANTS = (
     Mutant(
         name="last-step-leaves-late-ones-out",
         file="dipaco/schedule/arm.py",
-        old="        if self.sends_all(phase):\n",
-        new="        if self.sends_all(phase) and phase + 1 != self.phases:\n",
+        old="        if self.waits_for_all(phase):\n",
+        new="        if self.waits_for_all(phase) and phase + 1 != self.phases:\n",
         breaks="the last step waits for all paths: no contribution is left over",
         tests=(SCHEDULER,),
     ),

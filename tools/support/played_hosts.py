@@ -482,7 +482,7 @@ class Play(Callbacks):
         """Those who look now and then look at their next turn."""
         for player in self.players:
             claimer = player.worker._claimer
-            claimer._late_tasks.make_due()
+            claimer._overdue_tasks.make_due()
             claimer._idle_since -= idle_seconds
 
     def _pass_time(self) -> None:

@@ -5,8 +5,8 @@ process is seen to have ended (`silent_workers.py`), and the task is ready again
 a counter at every renewal. Any process that looks often, and sees the same count for as long as the
 lease, may end it: no clocks of two machines are compared. A worker finishes a task under the
 claim's number (`attempt`, a fencing token). A worker that was silent and came back has lost its
-claim and can record nothing. A late task may be claimed a second time as a *backup*: both claims
-are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
+claim and can record nothing. An overdue task may be claimed a second time as a *backup*: both
+claims are valid, and the first to commit counts (DiPaCo, arXiv 2403.10616, section 3).
 """
 
 import json
@@ -23,7 +23,7 @@ from dipaco.control.planning.tasks import PRIORITY, Claim, Kind, Task
 from dipaco.errors import ClaimLost
 
 LEASE_SECONDS = 60.0
-LATE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
+OVERDUE_FACTOR = 3.0  # a task gets a backup after this many times its usual duration
 ALL_KINDS: tuple[Kind, ...] = tuple(PRIORITY)
 NO_PROCESS = "its process was gone"
 
@@ -102,14 +102,14 @@ class Queue:
         worker: str,
         *,
         lease_seconds: float = LEASE_SECONDS,
-        factor: float = LATE_FACTOR,
+        factor: float = OVERDUE_FACTOR,
         is_waiting: Callable[[Task], bool] = lambda _: False,
     ) -> Claim | None:
         """A task that another worker has held for `factor` times as long as such tasks usually
-        take. None if none is late. One that `is_waiting` says waits for others is not.
+        take. None if none is overdue. One that `is_waiting` says waits for others is not.
         """
         database = self._database
-        for task_id in late_tasks(database, worker, factor, is_waiting):
+        for task_id in overdue_tasks(database, worker, factor, is_waiting):
             with database.transaction(is_durable=False):
                 if database.one("lock_task", task_id=task_id) is not None:
                     row = database.one("claim_backup", task_id=task_id)
@@ -129,12 +129,14 @@ class Queue:
         left: Collection[tuple[str, int]] | None = None,
     ) -> bool:
         """True if `worker`, which waits with a task in hand, has something else to see to: a task
-        of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is late.
+        of these kinds is ready for it, one went wrong, or (unless `factor` is None) one is overdue.
         """
         of = {"kinds": json.dumps(list(kinds)), "is_patient": int(is_patient)} | _left(left)
         if self._database.one("has_others", worker=worker, own="", **of) is not None:
             return True
-        return factor is not None and bool(late_tasks(self._database, worker, factor, is_waiting))
+        return factor is not None and bool(
+            overdue_tasks(self._database, worker, factor, is_waiting)
+        )
 
     @retried
     def usual_seconds(self, arms: Iterable[str]) -> float | None:
@@ -333,24 +335,24 @@ def key_of(claim: Claim) -> dict[str, Any]:
     return {"task_id": claim.task_id, "attempt": claim.attempt, "worker": claim.worker}
 
 
-def late_tasks(
+def overdue_tasks(
     database: Database, worker: str, factor: float, is_waiting: Callable[[Task], bool]
 ) -> list[int]:
     """Numbers of the tasks that one other worker has held for `factor` times as long as a phase of
     their arm usually takes, the longest held first. One that `is_waiting` says waits for others is
-    not late, nor is one of a path that trains an earlier phase again: what a second worker needs
+    not overdue, nor is one of a path that trains an earlier phase again: what a second worker needs
     for it is being made.
     """
     held = database.rows("single_claims", worker=worker, factor=factor)
     usual = {arm: usual_seconds(database, [arm]) for arm in {arm for _, _, arm, *_ in held}}
-    late = []
+    overdue = []
     for task_id, kind, arm, subject, phase, seconds in held:
         of_phase = usual[arm]
-        is_late = of_phase is not None and seconds >= factor * of_phase
+        is_overdue = of_phase is not None and seconds >= factor * of_phase
         task = Task(kind, arm, subject, phase)
-        if is_late and not is_waiting(task) and not _is_being_prepared(database, task):
-            late.append(task_id)
-    return late
+        if is_overdue and not is_waiting(task) and not _is_being_prepared(database, task):
+            overdue.append(task_id)
+    return overdue
 
 
 def _is_being_prepared(database: Database, task: Task) -> bool:

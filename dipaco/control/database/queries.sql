@@ -235,8 +235,8 @@ SELECT id, kind, arm, subject, phase, attempt FROM claimed
 WHERE set_config('synchronous_commit', 'off', true) = 'off';
 
 -- single_claims: Lists the paths' tasks that one other worker holds, the longest held first, with
--- the seconds held at the last renewal. Hundreds are held. Few are joined here, because a late task
--- has been held for `factor` times the quickest of the newest phases at least.
+-- the seconds held at the last renewal. Hundreds are held. Few are joined here, because an overdue
+-- task has been held for `factor` times the quickest of the newest phases at least.
 SELECT t.id, t.kind, t.arm, t.subject, t.phase, c.held_seconds
 FROM claims c CROSS JOIN tasks t
 WHERE c.worker <> :worker AND c.held_seconds >= :factor * (
@@ -263,7 +263,7 @@ SELECT 1 WHERE
 -- lock_task: Locks a claimed task. Returns no row if another worker holds the lock.
 SELECT 1 FROM tasks WHERE id = :task_id AND state = 'claimed' FOR UPDATE SKIP LOCKED;
 
--- claim_backup: Claims a late task a second time, after `lock_task`. On PostgreSQL, a statement
+-- claim_backup: Claims an overdue task a second time, after `lock_task`. On PostgreSQL, a statement
 -- that waits for the lock itself counts the claims as they were before.
 UPDATE tasks SET attempt = attempt + 1
 WHERE id = :task_id AND state = 'claimed'

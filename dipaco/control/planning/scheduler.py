@@ -13,7 +13,7 @@ With a quorum (`outer.quorum`), a module may step while a path is late, and take
 contribution with its next step (`QuorumStep`, checked by `control/facts/quorums.py`). The next step
 waits for it, so no path is late by more than one phase. A late path finishes its phase first. Every
 path takes the phases that it takes part in, in order, each from its modules at the start of that
-phase.
+phase (with a delay, it takes them later).
 
 With a delay (`outer.delay`), a path goes ahead: it begins its next phase as soon as it has finished
 one, and needs the modules only some steps later. If they are not there then, its task waits
@@ -140,8 +140,8 @@ def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
 
 
 def _after_slice(plan: Plan, fact: SliceDone, frontier: Frontier) -> Iterable[Task]:
-    """All text is read before it is known which documents stay, and all of it is tokens before it
-    is put together. All features are there before documents are routed.
+    """`merge` waits for all `read` slices, the whole `prepare` for all `tokenise` slices, and
+    `route` for all `features` slices.
     """
     if fact.step == "merge":
         return _of_all_slices(fact.stage, "tokenise", plan.slices)
@@ -168,22 +168,22 @@ def _evaluations(plan: Plan) -> set[tuple[str, int]]:
 def _after_module(plan: Plan, fact: ModuleReady, frontier: Frontier) -> Iterable[Task]:
     arm, module, phase = plan.arm(fact.arm), fact.module, fact.phase
     ready = frontier.modules_at(arm.name, phase)
-    is_last = len(ready) == len(arm.topology.modules)
+    all_ready = len(ready) == len(arm.topology.modules)
     if arm.name == plan.base.name:
         yield from _after_base_phase(plan, phase)
         return
     if phase in arm.alternations:
-        if is_last:
+        if all_ready:
             yield from _of_all_paths("label", arm, phase)
         return
     through = arm.topology.paths_through(module)
     paths = [path for path in through if ready.issuperset(arm.topology.modules_of(path))]
     if phase < arm.phases:
         yield from _step_without_paths(arm, module, phase, frontier)
-        yield from _training(arm, phase, paths, frontier, is_last=is_last)
+        yield from _training(arm, phase, paths, frontier, all_ready=all_ready)
     if arm.hold_out:
         yield from _checks(arm, phase, paths, frontier)
-    elif arm.is_evaluated(phase) and is_last:
+    elif arm.is_evaluated(phase) and all_ready:
         yield from _of_all_paths("score", arm, phase)
 
 
@@ -207,22 +207,22 @@ def _step_without_paths(
     """
     if arm.paths_through(module, phase):
         return
-    may_be_late = arm.has_quorum and phase and not arm.sends_all(phase - 1)
+    may_be_late = arm.has_quorum and phase and not arm.waits_for_all(phase - 1)
     late = arm.paths_through(module, phase - 1) if may_be_late else ()
     if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
         yield Task("outer", arm.name, str(module), phase)
 
 
 def _training(
-    arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier, *, is_last: bool
+    arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier, *, all_ready: bool
 ) -> Iterable[Task]:
     """Training tasks of `paths`, whose modules are all at `phase`.
 
     Args:
-      is_last: all modules of the arm are.
+      all_ready: every module of the arm is at `phase`.
     """
     if arm.is_synchronous:
-        if is_last:
+        if all_ready:
             yield Task("train", arm.name, "0", phase)  # One task trains all paths.
         return
     late = _late(arm, phase, frontier)
@@ -258,7 +258,7 @@ def _after_training(plan: Plan, fact: PathTrained, frontier: Frontier) -> Iterab
     if arm.goes_ahead(path, after):
         yield Task("train", arm.name, str(path), after)
         return
-    may_be_late = arm.has_quorum and not arm.sends_all(fact.phase)
+    may_be_late = arm.has_quorum and not arm.waits_for_all(fact.phase)
     if not may_be_late or path not in arm.paths_in(after):
         return
     if frontier.modules_at(arm.name, after).issuperset(arm.topology.modules_of(path)):

@@ -238,10 +238,10 @@ class Evaluated:
     phase: int
     perplexity: float  # routed once per document
     best_path_perplexity: float | None  # each document under its best path
-    # Perplexity by what follows the arm's name in the report: by another rule, of an ensemble; and
-    # of a wrong path, which is no row there.
+    # Perplexity of the arm's other rows in the report, by the ends of their names, and that of a
+    # wrong path.
     other_rows: dict[str, float] = dataclasses.field(default_factory=dict)
-    # The same, the best path among it, of tune documents. The arm's own has an empty name.
+    # The same for tune documents, best path included. The arm's own row has an empty name.
     tune_rows: dict[str, float] = dataclasses.field(default_factory=dict)
     documents: int  # of test
     tokens: int

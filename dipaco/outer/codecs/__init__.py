@@ -7,5 +7,7 @@ leaves of a module into one message with a checksum. All is NumPy, so that every
 same bits: no codec sums floats, whose order a processor may choose.
 
 Another codec is a file here; a name in `CodecName` of `outer/config.py`; a line in `BY_NAME` of
-`outer/compress.py`; and a line in each table of `tests/outer/test_compress.py`.
+`outer/compress.py`; a line in each table of `tests/outer/test_compress.py`; its name in
+`tests/test_settings.py`; a row in `workers/slow_links.md`; and `configs/settings.md`, made again by
+`tools/settings_page.py`. Volunteers have codecs of their own (`swarm/network/codecs.py`).
 """

@@ -8,7 +8,7 @@ records nothing. `workers.execution.execute` has the table of kinds.
 A new kind is a file here, and:
 
     control/planning/tasks.py       `Kind` and `PRIORITY`
-    control/planning/scheduler.py   `due`: which facts make it due, and what its own facts make due
+    control/planning/scheduler.py   `AFTER`: which facts make it due, and what its own make due
     control/database/schema         its name in the CHECK of `tasks.kind`
     control/facts/redos.py          `maker_of`: it makes its objects again when they are lost
     control/database/queries.sql    `aside_tasks`, for a rollback

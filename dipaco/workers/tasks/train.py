@@ -1,6 +1,6 @@
 """`train` and `pretrain`: one path through one phase.
 
-Assemble the path, take tau steps of AdamW, and dissect it. Save its snapshot and its contribution
+Assemble the path, take tau inner steps, and dissect it. Save its snapshot and its contribution
 to each of its modules, or in an arm without outer steps the modules. A synchronous arm is trained
 by `train_synchronous.py`. DiPaCo Algorithm 1, lines 3-14.
 """
@@ -14,7 +14,7 @@ from dipaco.inner.state import Handover
 from dipaco.runs.run import Run
 from dipaco.workers.callbacks import OnPathStep
 from dipaco.workers.errors import Preempted
-from dipaco.workers.late_modules import have_come, merged
+from dipaco.workers.late_modules import merged, wait_for_modules
 from dipaco.workers.phase_end import end_phase, partial_snapshot_of
 from dipaco.workers.phase_start import PhaseStart, phase_start
 from dipaco.workers.runners import Runner, phase_work
@@ -39,6 +39,7 @@ def train(
 
     Raises:
       Preempted: `should_stop` returned True, or `should_leave` did.
+      ClaimLost: `should_stop` or `should_leave` raised it.
       Diverged: a loss is not finite. Nothing of the phase is kept.
     """
     started, hosts = time.monotonic(), runner.hosts
@@ -50,9 +51,9 @@ def train(
     result = runner(phase_work(run, start, until, on_step, should_stop))
     if first + len(result.losses) == merges_at:
         since = time.monotonic()
-        have_all_come = hosts.decided_by_first(lambda: have_come(run, claim, should_leave))
+        are_all_there = hosts.decided_by_first(lambda: wait_for_modules(run, claim, should_leave))
         started += time.monotonic() - since  # Waiting is no part of the phase's seconds.
-        if have_all_come:
+        if are_all_there:
             start = merged(run, start, result)
             del result  # Its state would be in memory beside the merged one.
             # The first question is not passed on, so that a step follows the merge: a partial
@@ -70,7 +71,7 @@ def train(
         raise Preempted(saved)
     norms, state = GradientNorms.over(result.norms), Handover(result.state)
     del result
-    return end_phase(run, start, state, losses, norms, seconds, is_sent=runner.is_shared)
+    return end_phase(run, start, state, losses, norms, seconds, is_sent=runner.must_send_snapshots)
 
 
 def _summary(start: PhaseStart) -> str:
