@@ -29,7 +29,7 @@ from dipaco.routing.config import RoutingConfig
 
 SIZES = {1: (64, 192), 2: (96, 320), 4: (160, 448), 9: (256, 704), 18: (384, 1024)}
 RATES = (12e-3, 24e-3, 48e-3)
-RATES_OF_LARGER = (6e-3, 12e-3, 24e-3)  # the larger the model, the lower its best rate
+RATES_OF_LARGER = (1.5e-3, 3e-3, 6e-3, 12e-3)  # the larger the model, the lower its best rate
 PHASES, STEPS = 50, 10
 MEAN = OuterSettings(learning_rate=1.0, momentum=0.0, rescale_by_fan_in=False)
 ROUTING = RoutingConfig(kind="product_kmeans", rule="likelihood")

@@ -64,5 +64,9 @@ class PathElsewhere(DipacoError):
     """This server has paths {paths} only. Name one of them as the model, such as `{name}`, or ask the router before it."""
 
 
+class PathsDisagree(DipacoError):
+    """`path` is {given}, and the model is path {named}. Leave one out."""
+
+
 class TooManyMaps(DipacoError):
     """The compiled programs take {used:,} of the {most:,} memory maps that this machine allows a process. Serve with fewer `--rows`, or allow more: `sysctl vm.max_map_count=262144`."""

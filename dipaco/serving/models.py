@@ -20,7 +20,7 @@ from dipaco.control.planning.release import Release
 from dipaco.control.planning.summaries import Routed
 from dipaco.errors import DipacoError, NoSuchPath
 from dipaco.runs.run import Run
-from dipaco.serving.errors import NoSuchModel, PathElsewhere, ReleaseInconsistent
+from dipaco.serving.errors import NoSuchModel, PathElsewhere, PathsDisagree, ReleaseInconsistent
 from dipaco.serving.path_cache import Modules
 from dipaco.store.errors import ObjectDamaged, ObjectMissing
 from dipaco.store.objects import Objects
@@ -269,9 +269,11 @@ class ServedModels:
 
     def asked(self, name: str | None, path: int | None) -> tuple[ServedModel, int | None]:
         """The model and the path that a request asks for, in its field or by the model's name.
-        Raises `NoSuchModel`, `NoSuchPath` or `PathElsewhere`: they are not here.
+        Raises `NoSuchModel`, `NoSuchPath` or `PathElsewhere`: they are not here. `PathsDisagree`.
         """
         model, named = self.find(name)
+        if None not in (path, named) and path != named:
+            raise PathsDisagree(given=path, named=named)
         path = path if named is None else named
         if path is not None:
             model.releases.current.modules_of(path)

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServiceSettings:
-    """Settings by which a run is served."""
-
     arm: str = MODULAR
     phase: int | None = None  # serve the release of this phase. None = follow the newest
     # Bytes of all paths in memory. None = the bytes that the rows leave free.

@@ -224,7 +224,7 @@ class Upstreams:
         )
         self.cache, self.loop = PathCache(lambda receipt: {}, 0), self  # never asked for a path
         self.capacity = places * len(self.servers)
-        self._session: aiohttp.ClientSession | None = None
+        self._sessions: tuple[aiohttp.ClientSession, ...] = ()  # for whole answers, for streams
         self.waiting: set[asyncio.Task[Any]] = set()  # requests whose answers have not begun
         self._running: asyncio.AbstractEventLoop | None = None
 
@@ -242,17 +242,19 @@ class Upstreams:
             if server.problem:
                 self._say(f"an upstream does not answer: {server.problem}")
 
-    def open(self) -> aiohttp.ClientSession:
+    def open(self, is_stream: bool = False) -> aiohttp.ClientSession:
         """The connections to them, in the event loop of the caller. From the first call on they are
         asked again and again, until the loop ends, which closes the connections.
         """
-        if self._session is None:
-            self._running, self._session = asyncio.get_running_loop(), _session()
-            self._watching = asyncio.create_task(self._watch_all(self._session))
-        return self._session
+        if not self._sessions:
+            self._running = asyncio.get_running_loop()
+            self._sessions = _session(), _session(force_close=True)
+            self._watching = asyncio.create_task(self._watch_all())
+        return self._sessions[is_stream]
 
-    async def _watch_all(self, session: aiohttp.ClientSession) -> None:
-        async with session:
+    async def _watch_all(self) -> None:
+        session, streams = self._sessions
+        async with session, streams:
             await asyncio.gather(*(self._watch(server, session) for server in self.servers))
 
     async def _watch(self, server: Server, session: aiohttp.ClientSession) -> None:
@@ -316,10 +318,16 @@ def _socket(address: tuple[Any, ...]) -> socket.socket:
     return made
 
 
-def _session() -> aiohttp.ClientSession:
+def _session(force_close: bool = False) -> aiohttp.ClientSession:
+    """`force_close`: no connection is used twice. llama.cpp's server closes it after a stream, and
+    does not say so.
+    """
     return aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(
-            limit=0, keepalive_timeout=IDLE_SECONDS, socket_factory=_socket
+            limit=0,
+            force_close=force_close,
+            keepalive_timeout=None if force_close else IDLE_SECONDS,
+            socket_factory=_socket,
         ),
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS),
         auto_decompress=False,

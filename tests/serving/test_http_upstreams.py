@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import gzip
+import http.client
 import json
 import socket
+import socketserver
 import sys
 import threading
 import time
@@ -195,6 +197,11 @@ async def busy(request):
     return JSONResponse({"error": {"message": "busy"}}, 503)
 
 
+async def broken_inside(request):
+    """As vLLM's server whose engine has just died."""
+    return JSONResponse({"error": {"message": "EngineCore encountered an issue."}}, 500)
+
+
 async def lost_after_the_head(request):
     async def content():
         raise ConnectionResetError
@@ -211,7 +218,7 @@ async def lost_in_the_body(request):
     return StreamingResponse(content(), media_type="application/json")
 
 
-@pytest.mark.parametrize("fault", [busy, lost_after_the_head, lost_in_the_body])
+@pytest.mark.parametrize("fault", [busy, broken_inside, lost_after_the_head, lost_in_the_body])
 def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router, fault):
     first, second = rig.fakes
     for bad, good in ((first, second), (second, first)):
@@ -257,6 +264,18 @@ def test_a_stream_that_breaks_off_ends_with_an_error(rig, router):
     first, last = answer.content.removesuffix(b"\n\n").split(b"\n\n")
     assert first == b"data: 1"
     assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
+
+
+def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
+    async def open_to_all(request):
+        headers = {"Access-Control-Allow-Origin": "*", "X-Engine": "it"}
+        return Response(ANSWERED, headers=headers, media_type="application/json")
+
+    for fake in rig.fakes:
+        fake.answer = open_to_all
+    answer = router.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"})
+    assert answer.headers["X-Engine"] == "it"
+    assert "access-control-allow-origin" not in answer.headers
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
@@ -347,6 +366,7 @@ def test_what_the_router_cannot_route_is_a_sentence(rig, router, prompts, client
     refused({"model": "toy"}, 400, "prompt")
     refused(BODY | {"path": 9}, 400, "path", "no_such_path")
     refused(BODY | {"model": "toy/path_0009"}, 400, "path", "no_such_path")
+    refused(BODY | {"model": "toy/path_0001", "path": 2}, 400, "path", "invalid_value")
     chosen = {path_of(client, prompt) for prompt in prompts}
     assert len(chosen) > 1
     refused(BODY | {"prompt": prompts}, 400, "prompt", "several_paths")
@@ -482,6 +502,45 @@ def test_a_chat_is_routed_by_what_the_user_asked_first():
     assert asked_in([system, first, {"role": "assistant", "tool_calls": []}, *later]) == "one"
     assert asked_in([system]) == "be brief"
     assert asked_in([{"role": "user", "content": None}]) == ""
+
+
+class ClosesAfterAStream(socketserver.StreamRequestHandler):
+    """An upstream that takes no request on a connection that had a stream, and does not say so, as
+    llama.cpp's server.
+    """
+
+    def handle(self):
+        is_stream = False
+        while (line := self.rfile.readline()) and not is_stream:
+            length = int(http.client.parse_headers(self.rfile)["Content-Length"] or 0)
+            kind, content = "application/json", b'{"data": [{"id": "m"}]}'
+            if line.startswith(b"POST"):
+                content = ANSWERED
+                is_stream = json.loads(self.rfile.read(length)).get("stream", False)
+            if is_stream:
+                kind, content = "text/event-stream", b"data: [DONE]\n\n"
+            fields = f"Content-Type: {kind}\r\nContent-Length: {len(content)}"
+            self.wfile.write(f"HTTP/1.1 200 OK\r\n{fields}\r\n\r\n".encode() + content)
+
+
+def test_a_connection_that_had_a_stream_is_not_used_again(tiny, limits, serving, tmp_path):
+    with contextlib.ExitStack() as stack:
+        fake = socketserver.ThreadingTCPServer(("127.0.0.1", 0), ClosesAfterAStream)
+        threading.Thread(target=stack.enter_context(fake).serve_forever).start()
+        stack.callback(fake.shutdown)
+        given = tmp_path / "file.yaml"
+        given.write_text(f"0-3: {{url: 'http://127.0.0.1:{fake.server_address[1]}', model: m}}")
+        upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
+        asyncio.run(upstreams.check(given))
+        settings = ServiceSettings(limits=limits)
+        service = Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams)
+        stack.enter_context(service).start()
+        url = stack.enter_context(serving(service, HttpSettings(upstreams=upstreams)))
+        router = stack.enter_context(httpx.Client(base_url=url, timeout=60))
+        for body in (BODY, BODY | {"stream": True}) * 3:
+            assert router.post("/v1/completions", json=body).status_code == 200
+            assert upstreams.servers[0].problem is None
+        assert failovers(router) == 0
 
 
 @pytest.fixture(scope="module")

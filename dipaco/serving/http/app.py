@@ -61,8 +61,6 @@ CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected, in
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HttpSettings:
-    """Settings of the HTTP server."""
-
     api_keys: tuple[str, ...] = ()  # each request must send one. () = no key is needed
     max_body_bytes: int = 4 << 20  # bytes of one request
     chat: ChatTemplate | None = None  # None = messages are read as one text

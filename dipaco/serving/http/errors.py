@@ -70,6 +70,7 @@ RESPONSES: dict[type[DipacoError], tuple[int, dict[str, Any]]] = {
     errors.NoGrammar: (400, {"param": "response_format", "code": "no_structured_output"}),
     errors.EmptyPrompt: (400, {"param": "prompt"}),
     errors.ContextTooLong: (400, {"param": "prompt", "code": "context_length_exceeded"}),
+    errors.PathsDisagree: (400, {"param": "path", "code": "invalid_value"}),
     NoSuchPath: (400, {"param": "path", "code": "no_such_path"}),
 }
 

@@ -32,8 +32,10 @@ OF_A_CONNECTION = {"connection", "keep-alive", "te", "trailer", "transfer-encodi
 OF_A_BODY = {"content-encoding", "content-length"}  # the body here is new, and not compressed
 OF_THIS_SERVER = {"authorization", "cookie", "expect", "host", "proxy-authorization"}
 NOT_SENT_ON = OF_A_CONNECTION | OF_A_BODY | OF_THIS_SERVER
-NOT_SENT_BACK = OF_A_CONNECTION | {"date", "server"}
-BUSY = (429, 502, 503, 504)  # statuses with which another upstream may still answer
+# `--cors-origin` alone says which sites may read answers.
+NOT_SENT_BACK = OF_A_CONNECTION | {"access-control-allow-origin", "date", "server"}
+# Another upstream may still answer. 500: vLLM whose engine died, LiteLLM that does not reach one.
+BUSY = (429, 500, 502, 503, 504)
 FAILURES = (aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -148,7 +150,8 @@ class Forwarder:
             target.server.num_open += 1
             held.callback(_give_back, target)
             content = msgspec.json.encode(sent)
-            response = await self._upstreams.open().post(
+            is_stream = bytes(fields.get("stream", b"")) == b"true"
+            response = await self._upstreams.open(is_stream).post(
                 url, data=content, headers=headers, allow_redirects=False
             )
             held.callback(response.close)

@@ -129,8 +129,6 @@ class TextPart(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class ChatMessage(Struct, kw_only=True, forbid_unknown_fields=True):
-    """One message of a conversation."""
-
     role: Literal["system", "developer", "user", "assistant"]
     content: str | list[TextPart] | None  # null = no text
     name: str | None = None
@@ -353,8 +351,6 @@ class PathCard(Struct, kw_only=True):
 
 
 class PathList(Struct, kw_only=True):
-    """The response of /v1/paths."""
-
     object: str
     model: str
     data: list[PathCard]
@@ -370,14 +366,10 @@ class ErrorDetail(Struct, kw_only=True):
 
 
 class ErrorResponse(Struct, kw_only=True):
-    """Every error response."""
-
     error: ErrorDetail
 
 
 class VersionReply(Struct, kw_only=True):
-    """The response of /version."""
-
     version: str
 
 

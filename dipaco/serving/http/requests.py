@@ -300,8 +300,6 @@ def _refuse_id(service: Service, param: str, given: str) -> NoReturn:
 def _asked(service: Service, body: CommonRequest) -> tuple[ServedModel, int | None]:
     """The model that is asked for, and the path, by its field or its name."""
     model, path = service.models.asked(body.model, body.path)
-    if body.path not in (None, path):
-        refuse("path", f"`path` is {body.path}, and the model is path {path}. Leave one out.")
     check_known(service, "stop_token_ids", body.stop_token_ids or ())
     options = body.stream_options
     wants_more = options is not None and (options.include_usage or options.continuous_usage_stats)

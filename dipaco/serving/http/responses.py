@@ -177,7 +177,6 @@ def usage_of(answer: Answer) -> p.Usage:
 
 
 def event_bytes(content: msgspec.Struct | dict[str, Any]) -> bytes:
-    """One server-sent event."""
     return b"data: " + msgspec.json.encode(content) + b"\n\n"
 
 

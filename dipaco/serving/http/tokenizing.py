@@ -32,8 +32,6 @@ class DetokenizeRequest(Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Tokens(Struct, kw_only=True):
-    """The response of /tokenize."""
-
     tokens: list[int]
     count: int
     max_model_len: int  # tokens of the context
@@ -41,8 +39,6 @@ class Tokens(Struct, kw_only=True):
 
 
 class Detokenized(Struct, kw_only=True):
-    """The response of /detokenize."""
-
     prompt: str
 
 
