@@ -239,6 +239,8 @@ def test_a_full_disk_is_a_sentence_in_orbax_too(objects, monkeypatch):
         save_snapshot(objects, NAME, state_of())
 
 
+# The write that Orbax gave up may end after its event loop is closed.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_wall_clock_set_a_day_ahead_is_not_a_timeout(objects, monkeypatch):
     real, asked = time.time, []
 
