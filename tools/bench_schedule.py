@@ -17,7 +17,7 @@ same phases and outer steps, with no preemption and no time between them. One mo
 all paths, so every phase waits for its last path. `scheduler CPU` is this process's time in claim,
 renew and finish, by task.
 
-Workers ask whatever else they ask in a run, as often: work summaries and looks for late tasks of
+Workers ask whatever else they ask in a run, as often: work summaries and looks for overdue tasks of
 idle workers, and heartbeats of all, with their looks for silent workers. `milliseconds_per_call`
 and `core_share`, the part of one core that a question keeps busy, are of this process.
 The last line is one JSON object.
@@ -267,13 +267,13 @@ class Simulation:
         spell = self._idle_since[worker] = next(self._numbers)
         self._look(worker, spell, MIN_WAIT_SECONDS, self._now)
 
-    def _look(self, worker: str, spell: int, wait: float, looked_for_late: float) -> None:
+    def _look(self, worker: str, spell: int, wait: float, looked_for_overdue: float) -> None:
         if self._idle_since.get(worker) != spell:
             return  # it has a task, or is away
         self._asked("work_summary", lambda: self._ledger.meta.work_summary(ALL_KINDS))
-        if self._now - looked_for_late >= self._options.lease_seconds:
-            looked_for_late = self._now
-            late = self._asked("late tasks", lambda: self._ledger.queue.claim_backup(worker))
+        if self._now - looked_for_overdue >= self._options.lease_seconds:
+            looked_for_overdue = self._now
+            late = self._asked("overdue tasks", lambda: self._ledger.queue.claim_backup(worker))
             if late is not None:
                 self._take(worker, late)
                 return
@@ -281,7 +281,7 @@ class Simulation:
         self._at(
             self._now + wait * share,
             lambda: self._look(
-                worker, spell, min(wait * WAIT_GROWTH, MAX_WAIT_SECONDS), looked_for_late
+                worker, spell, min(wait * WAIT_GROWTH, MAX_WAIT_SECONDS), looked_for_overdue
             ),
         )
 

@@ -88,7 +88,9 @@ class Arm:
     def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase."""
         through = self.topology.paths_through(module)
-        taking_part = set(self.paths_in(phase))
+        taking_part = self.paths_in(phase)
+        if len(taking_part) == self.topology.num_paths:
+            return through
         return tuple(path for path in through if path in taking_part)
 
     @property
@@ -97,8 +99,8 @@ class Arm:
         return self.quorum < 1
 
     def quorum_of(self, module: ModuleId, phase: int) -> int:
-        """Contributions of a phase that must be in before a module may step. These
-        are all of them where the step waits for all.
+        """Contributions of a phase that must be in before a module may step: all of them where the
+        step waits for all.
         """
         paths = len(self.paths_through(module, phase))
         if self.waits_for_all(phase):

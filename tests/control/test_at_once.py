@@ -99,7 +99,7 @@ def test_when_the_last_two_scores_of_a_release_come_at_once_it_is_evaluated(ledg
     assert Task("evaluate", "modular", "", claim.task.phase) in due
 
 
-def test_of_many_that_look_at_once_one_gets_the_backup_of_a_late_task(ledger, plan, place):
+def test_of_many_that_look_at_once_one_gets_the_backup_of_an_overdue_task(ledger, plan, place):
     """Each on a connection of its own, all let go at the same moment, and again."""
     quick = do_until(ledger, plan, "train")
     claims = iter(lambda: ledger.queue.claim("slow"), None)

@@ -188,7 +188,7 @@ def two_runs(request, tmp_path_factory):
         yield ledgers
 
 
-def test_a_look_for_a_late_task_is_one_statement_however_many_claims_there_are(histories):
+def test_a_look_for_an_overdue_task_is_one_statement_however_many_claims_there_are(histories):
     for ledger in histories.values():
         assert len(ledger.queue.held()) == PATHS - 1
         assert counted(ledger, lambda at: at.queue.claim_backup("idle"))[1:] == (1, None)

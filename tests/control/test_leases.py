@@ -98,7 +98,7 @@ def test_a_worker_that_holds_its_task_again_cannot_finish_it_under_its_old_claim
     ledger.commit.finish(plan, current, facts_of(plan, current.task))
 
 
-def test_a_late_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan):
+def test_an_overdue_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan):
     quick = do_until(ledger, plan, "train")
     slow = ledger.queue.claim("slow")
     assert (slow.task.kind, slow.task.arm) == (quick.task.kind, quick.task.arm)

@@ -100,6 +100,18 @@ def streamed(*events, then=None):
     return answer
 
 
+@contextlib.contextmanager
+def begun(given, tiny, limits, serving):
+    """The URL of a router before the upstreams of a file, and them."""
+    upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
+    asyncio.run(upstreams.check(given))
+    settings = ServiceSettings(limits=limits)
+    with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
+        service.start()
+        with serving(service, HttpSettings(upstreams=upstreams)) as url:
+            yield url, upstreams
+
+
 @pytest.fixture(scope="module")
 def rig(tiny, limits, serving, tmp_path_factory):
     """A router before two fakes, both of which serve all paths."""
@@ -113,13 +125,8 @@ def rig(tiny, limits, serving, tmp_path_factory):
         given.write_text(
             f"0-3: [{{url: {first}/v1, model: m, key: secret}}, {{url: {second}, model: m}}]"
         )
-        upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
-        asyncio.run(upstreams.check(given))
-        settings = ServiceSettings(limits=limits)
-        with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
-            service.start()
-            with serving(service, HttpSettings(upstreams=upstreams)) as url:
-                yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
+        with begun(given, tiny, limits, serving) as (url, upstreams):
+            yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
         for fake in fakes:
             fake.end()
 
@@ -530,12 +537,7 @@ def test_a_connection_that_had_a_stream_is_not_used_again(tiny, limits, serving,
         stack.callback(fake.shutdown)
         given = tmp_path / "file.yaml"
         given.write_text(f"0-3: {{url: 'http://127.0.0.1:{fake.server_address[1]}', model: m}}")
-        upstreams = Upstreams(read_targets(given, "toy", 4), 20, lambda _: None)
-        asyncio.run(upstreams.check(given))
-        settings = ServiceSettings(limits=limits)
-        service = Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams)
-        stack.enter_context(service).start()
-        url = stack.enter_context(serving(service, HttpSettings(upstreams=upstreams)))
+        url, upstreams = stack.enter_context(begun(given, tiny, limits, serving))
         router = stack.enter_context(httpx.Client(base_url=url, timeout=60))
         for body in (BODY, BODY | {"stream": True}) * 3:
             assert router.post("/v1/completions", json=body).status_code == 200

@@ -240,7 +240,9 @@ def test_a_full_disk_is_a_sentence_in_orbax_too(objects, monkeypatch):
 
 
 # The write that Orbax gave up may end after its event loop is closed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings(
+    "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
+)
 def test_a_wall_clock_set_a_day_ahead_is_not_a_timeout(objects, monkeypatch):
     real, asked = time.time, []
 

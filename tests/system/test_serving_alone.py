@@ -53,12 +53,11 @@ def test_the_plain_tests_need_what_training_needs_but_for_pyarrow():
 def test_the_plain_tests_are_collected_with_what_they_install_alone(tmp_path):
     bare = Bare(tmp_path, declared("test").values())
     assert {"aiohttp", "pandas", "starlette", "torch"} <= bare.absent
-    path = f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
         cwd=HOME,
         env={k: v for k, v in os.environ.items() if k != "DIPACO_EVERYTHING_INSTALLED"}
-        | {"PYTHONPATH": path},
+        | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
         capture_output=True,
         text=True,
     )

@@ -46,7 +46,7 @@ def test_the_paper_s_256_paths_under_preemption_stay_near_the_ideal_schedule(sim
     assert (answer["paths"], answer["modules"], answer["workers"]) == (256, 289, 512)
     assert answer["preempted"] > 5
     assert answer["overhead"] < 0.10
-    asked = {"work_summary", "heartbeat", "silent workers", "late tasks"}
+    asked = {"work_summary", "heartbeat", "silent workers", "overdue tasks"}
     assert asked <= answer["calls"].keys()
     # 512 workers, of which half are idle: a heartbeat in 15 s, a work summary in 1.9 s at most.
     assert answer["calls"]["heartbeat"] >= 0.9 * 512 * answer["virtual_seconds"] / 15

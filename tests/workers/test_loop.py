@@ -218,7 +218,7 @@ def test_an_idle_worker_looks_less_and_less_often_and_not_in_step_with_others(
         assert wait <= 0.6 * sum(idle.waits[:number]), "what came due meanwhile waits too long"
 
 
-def test_an_idle_worker_asks_little_and_looks_for_late_tasks_once_a_lease(
+def test_an_idle_worker_asks_little_and_looks_for_overdue_tasks_once_a_lease(
     nothing_to_do, monkeypatch
 ):
     asked, database = Counter(), nothing_to_do.ledger._database

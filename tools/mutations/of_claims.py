@@ -108,7 +108,7 @@ MUTANTS = (
         old="        is_overdue = of_phase is not None and seconds >= factor * of_phase\n",
         new="        is_overdue = False\n",
         breaks="a task that takes far longer than usual is given to a second worker",
-        tests=(f"{LEASES}::test_a_late_task_gets_one_backup_and_the_first_to_commit_counts",),
+        tests=(f"{LEASES}::test_an_overdue_task_gets_one_backup_and_the_first_to_commit_counts",),
     ),
     Mutant(
         name="backups-without-end",

@@ -43,7 +43,7 @@ MUTANTS = (
         file=QUERIES,
         old="FROM claims c CROSS JOIN tasks t\n",
         new="FROM tasks t CROSS JOIN claims c\n",
-        breaks="a look for late tasks costs the same after a thousand phases",
+        breaks="a look for overdue tasks costs the same after a thousand phases",
         tests=(f"{COSTS}::test_what_it_costs_does_not_depend_on_the_history",),
     ),
     Mutant(
@@ -55,11 +55,11 @@ MUTANTS = (
         tests=(f"{COSTS}::test_what_a_commit_costs_does_not_depend_on_the_history",),
     ),
     Mutant(
-        name="late-tasks-looked-for-at-every-look",
+        name="overdue-tasks-looked-for-at-every-look",
         file=CLAIMING,
         old='if claim is None and "train" in self._kinds and self._overdue_tasks.is_due():\n',
         new='if claim is None and "train" in self._kinds:\n',
-        breaks="an idle worker looks for late tasks once a lease",
+        breaks="an idle worker looks for overdue tasks once a lease",
         tests=(LOOP,),
     ),
     Mutant(
@@ -76,7 +76,9 @@ MUTANTS = (
         old="AND state = 'claimed' FOR UPDATE SKIP LOCKED;\n",
         new="AND state = 'claimed';\n",
         breaks="of many that look at once for a late task on PostgreSQL, one gets it",
-        tests=(f"{AT_ONCE}::test_of_many_that_look_at_once_one_gets_the_backup_of_a_late_task",),
+        tests=(
+            f"{AT_ONCE}::test_of_many_that_look_at_once_one_gets_the_backup_of_an_overdue_task",
+        ),
     ),
     Mutant(
         name="backup-of-a-finished-task",

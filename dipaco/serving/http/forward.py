@@ -150,8 +150,8 @@ class Forwarder:
             target.server.num_open += 1
             held.callback(_give_back, target)
             content = msgspec.json.encode(sent)
-            is_stream = bytes(fields.get("stream", b"")) == b"true"
-            response = await self._upstreams.open(is_stream).post(
+            wants_stream = bytes(fields.get("stream", b"")) == b"true"
+            response = await self._upstreams.open(wants_stream).post(
                 url, data=content, headers=headers, allow_redirects=False
             )
             held.callback(response.close)
