@@ -1,15 +1,15 @@
 """The history: every attempt at a task and what became of workers, in order, on both databases."""
 
-import contextlib
 import time
 
 import pytest
-from support.made_up_facts import facts_of, receipt
+from support.made_up_facts import receipt
 
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import IntegrityError, do_one, do_until
+from tests.control.conftest import IntegrityError, do, do_one, do_until
+from tests.support.members import join
 
 MACHINE = "1 x test"
 
@@ -33,13 +33,8 @@ def told(ledger):
     return tell
 
 
-def join(ledger, name="w"):
-    of = {"host": "h", "pid": 1, "process_id": name, "machine": MACHINE, "version": "0"}
-    assert ledger.members.join(name, **of)
-
-
 def test_a_task_that_is_done_is_told_with_its_worker_machine_and_times(ledger, plan):
-    join(ledger)
+    join(ledger, "w", machine=MACHINE)
     before = time.time()
     do_one(ledger, plan)
     joined, done = ledger.history.after()
@@ -77,17 +72,17 @@ def test_a_backup_that_comes_second_is_superseded(ledger, plan, told):
         row = database.one("claim_backup", task_id=claim.task_id)
         backup = ledger.queue._hold(row, "second", 60.0)
     skip = len(ledger.history.after())
-    ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+    do(ledger, plan, backup)
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     with pytest.raises(ClaimLost):
         ledger.failures.fail(claim, "too late")
     assert sorted(told(skip)) == [("train", 1, "w", "superseded"), ("train", 2, "second", "done")]
 
 
 def test_a_worker_that_dies_or_falls_silent_is_told_with_its_tasks(ledger, told, monkeypatch):
-    join(ledger)
-    join(ledger, "v")
+    for name in ("w", "v"):
+        join(ledger, name)
     ledger.queue.claim("w", lease_seconds=0.5)
     ledger.queue.give_back_of("w", crash="killed by signal 9", last_words="no words")
     ledger.queue.give_back_of("w", crash="seen by another launcher too")
@@ -120,7 +115,7 @@ def test_a_refused_contribution_is_told_with_its_reason(ledger, plan, told):
 
 
 def test_commands_leaving_and_going_back_are_told(ledger, plan, told):
-    join(ledger)
+    join(ledger, "w")
     do_until(ledger, plan, "evaluate")
     ledger.queue.give_back_of_namesake("w")
     skip = len(ledger.history.after())
@@ -139,16 +134,6 @@ def test_what_happened_is_never_changed(ledger, plan):
     do_one(ledger, plan)
     with pytest.raises(IntegrityError, match="never changed"):
         ledger._database._connection.execute("UPDATE history SET outcome = 'lost'")
-
-
-def test_what_is_rolled_back_with_a_transaction_is_not_told(ledger):
-    join(ledger)
-    with contextlib.suppress(ZeroDivisionError), ledger._database.transaction():
-        ledger.meta._database.change(
-            "note_event", worker="w", outcome="left", reason="in a transaction that fails"
-        )
-        raise ZeroDivisionError
-    assert len(ledger.history.after()) == 1
 
 
 def test_only_the_newest_events_are_kept(ledger, plan):
@@ -172,7 +157,7 @@ def test_numbers_grow_though_all_events_are_deleted(ledger, plan):
 
 
 def test_a_worker_falls_silent_once_though_two_saw_it(ledger, told):
-    join(ledger)
+    join(ledger, "w")
     (beats,) = [count for name, count in ledger._database.rows("heard_workers") if name == "w"]
     of = {"name": "w", "heartbeats": beats}
     assert ledger._database.change("mark_silent", **of) == 1

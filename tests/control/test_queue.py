@@ -1,11 +1,11 @@
 """The queue: a task has one holder, the most urgent is first, done is done; on both databases."""
 
 import pytest
-from support.made_up_facts import facts_of, stage
+from support.made_up_facts import stage
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import PRIORITY, Task
-from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until
+from tests.control.conftest import DATABASES, IntegrityError, do, do_one, do_until
 
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
@@ -84,7 +84,7 @@ def test_a_look_that_finds_nothing_takes_no_lock(ledger, plan, monkeypatch):
         assert not ledger.queue.is_finished()
         assert ledger.queue.unfinished_kinds() == {"train"}
         ledger.failures.end_delays()
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
     with monkeypatch.context() as patch:
         patch.setattr(ledger._database, "transaction", locked)
         assert ledger.queue.claim_backup("idle") is None  # now something is, and nothing is late

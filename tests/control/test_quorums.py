@@ -12,7 +12,7 @@ from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, do_one, do_until, everything
+from tests.control.conftest import GRID, claim_all, do_until, everything
 from tests.control.test_rollback import FACTS
 
 EARLY = ModuleId("early", 0)  # of paths 0 and 1
@@ -39,11 +39,14 @@ def do(ledger, plan, claim):
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
-def claim_all(ledger):
-    claims = []
-    while (claim := ledger.queue.claim("w")) is not None:
-        claims.append(claim)
-    return {str(claim.task): claim for claim in claims}
+def do_all(ledger, plan):
+    for claim in iter(lambda: ledger.queue.claim("w"), None):
+        do(ledger, plan, claim)
+
+
+def claims_of(ledger):
+    """All that is ready: name of the task -> its claim."""
+    return {str(claim.task): claim for claim in claim_all(ledger)}
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def late(ledger, quorum_plan):
     """(ledger, plan, the claim of path 0): every path but 0 has finished phase 0."""
     plan = quorum_plan
     first = do_until(ledger, plan, "train")
-    claims = {str(first.task): first, **claim_all(ledger)}
+    claims = {str(first.task): first, **claims_of(ledger)}
     path_0 = claims.pop("train modular path 0 phase 0")
     for claim in claims.values():
         do(ledger, plan, claim)
@@ -93,7 +96,7 @@ def test_a_contribution_within_the_grace_is_taken_and_ends_the_wait(late):
     do(ledger, plan, path_0)
     assert ledger.quorums.in_grace("modular") == []
     assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
-    for claim in claim_all(ledger).values():
+    for claim in claim_all(ledger):
         do(ledger, plan, claim)
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
     assert ledger.quorums.late("modular") == {}
@@ -102,10 +105,10 @@ def test_a_contribution_within_the_grace_is_taken_and_ends_the_wait(late):
 def step_without_path_0(ledger, plan):
     an_hour_later(ledger)
     ledger.quorums.end_grace(plan)
-    claims = claim_all(ledger)
+    claims = claims_of(ledger)
     for name in [name for name in claims if name.startswith("outer")]:
         do(ledger, plan, claims.pop(name))
-    return {**claims, **claim_all(ledger)}
+    return {**claims, **claims_of(ledger)}
 
 
 def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late):
@@ -124,8 +127,7 @@ def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late)
     assert Task("train", "modular", "0", 1) in unfinished
     # The steps of phase 1 have a quorum now, and wait for its second contribution.
     assert {at.phase for at in ledger.quorums.in_grace("modular")} == {1}
-    while (claim := ledger.queue.claim("w")) is not None:
-        do(ledger, plan, claim)
+    do_all(ledger, plan)
     assert steps_of(ledger, EARLY) == {
         0: [TakenContribution(0, 1, 0)],
         1: [TakenContribution(0, 0, 1), TakenContribution(1, 0, 1), TakenContribution(1, 1, 1)],
@@ -141,7 +143,7 @@ def test_the_last_step_waits_for_all(late):
     ledger, plan, path_0 = late
     do(ledger, plan, path_0)
     while True:
-        claims = claim_all(ledger)
+        claims = claims_of(ledger)
         last = [name for name in claims if name == "train modular path 0 phase 2"]
         for name, claim in claims.items():
             if name not in last:
@@ -177,7 +179,7 @@ def test_a_contribution_that_arrives_before_a_due_step_is_claimed_is_not_late(la
     an_hour_later(ledger)
     ledger.quorums.end_grace(plan)
     do(ledger, plan, path_0)
-    for claim in claim_all(ledger).values():
+    for claim in claim_all(ledger):
         if claim.task.kind == "outer":
             do(ledger, plan, claim)
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
@@ -214,26 +216,17 @@ def test_after_a_rollback_the_next_step_takes_a_late_contribution_again(late):
     claims = step_without_path_0(ledger, plan)
     for claim in [path_0, *claims.values()]:
         do(ledger, plan, claim)
-    while (claim := ledger.queue.claim("w")) is not None:
-        do(ledger, plan, claim)
+    do_all(ledger, plan)
     before = everything(ledger)
     counts = ledger.rollbacks.go_back(
         "modular", 1, [Task("train", "modular", str(path), 1) for path in range(4)]
     )
     assert counts["taken"] == 4 * 2 * 2 + 2  # of two steps of four modules, and the late ones
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 1, 0)]}
-    while (claim := do_all(ledger, plan)) is not None:
-        pass
+    do_all(ledger, plan)
     after = everything(ledger)
     names = (*FACTS, "taken")
     assert {name: after[name] for name in names} == {name: before[name] for name in names}
-
-
-def do_all(ledger, plan):
-    claim = ledger.queue.claim("w")
-    if claim is not None:
-        do(ledger, plan, claim)
-    return claim
 
 
 def test_contributions_that_no_step_has_taken_yet_are_kept(late):
@@ -259,14 +252,6 @@ def test_contributions_that_no_step_has_taken_yet_are_kept(late):
     assert in_time not in live()
     for claim in claims.values():
         do(ledger, plan, claim)
-    while do_all(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     assert late_name in superseded()
     assert not {late_name, in_time} & live()
-
-
-def test_a_plan_without_a_quorum_records_none(ledger, plan):
-    while do_one(ledger, plan) is not None:
-        pass
-    assert ledger.quorums.taken("modular") == {}
-    assert everything(ledger)["quorums"] == []

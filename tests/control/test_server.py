@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from support import wall_clock
-from support.made_up_facts import facts_of
 from support.servers import fresh_schemas, postgresql
 
 from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import open_ledger
-from tests.control.conftest import do_one, do_until, everything
+from tests.control.conftest import do, do_all, do_one, do_until, everything
 
 pytestmark = pytest.mark.process
 
@@ -56,20 +55,17 @@ def test_a_server_that_is_killed_inside_a_commit_loses_nothing_and_the_commit_is
     with open_ledger(*place) as ledger:
         ledger.start({"config": "{}"})
         claim = do_until(ledger, plan, "outer")
-        ledger.meta.remember(
-            "when", "now"
-        )  # flushes the claim as well, which may be lost otherwise
+        ledger.meta.remember("when", "now")  # flushes the claim, which may be lost otherwise
         before = everything(ledger)
         monkeypatch.setattr(commit_file, "record", dies)
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
         assert killed
         assert server.process_id not in killed
         after = everything(ledger)
         for name in ("meta", "stages", "trained", "contributions", "scores", "releases"):
             assert after[name] == before[name]
         assert len(after["modules"]) == len(before["modules"]) + 1
-        while do_one(ledger, plan) is not None:
-            pass
+        do_all(ledger, plan)
         states = ledger.queue.task_counts().values()
         assert sum(state["done"] for state in states) == 40
 

@@ -21,6 +21,7 @@ from dipaco.store import snapshots
 from dipaco.topology import Topology
 from dipaco.workers import execution, loop
 from dipaco.workers.callbacks import Callbacks
+from tests.support.other_process import other_process  # noqa: F401
 
 
 class PlainFiles:
