@@ -337,17 +337,6 @@ def test_of_a_damaged_folder_only_the_damaged_files_are_fetched_again(store, buc
     assert bucket.proxy.asked["GET"] == before + 2  # the list, and one file
 
 
-def test_partial_fetches_are_deleted_once_they_are_old(store):
-    partial = store.here.root / "partial"
-    (partial / "folder").mkdir(parents=True)
-    for name in ("old", "fresh", "folder/file"):
-        (partial / name).write_bytes(b"half")
-    for name in ("old", "folder/file", "folder"):
-        os.utime(partial / name, (1, 1))
-    store.here.delete_partial_writes(is_alone=False)
-    assert [file.name for file in partial.iterdir()] == ["fresh"]
-
-
 def test_threads_that_want_the_same_object_fetch_it_once(store, bucket):
     receipt = store.here.write_bytes("k", "bin", CONTENT)
     bucket.proxy.plan("slow", method="GET")
