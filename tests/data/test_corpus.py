@@ -290,15 +290,12 @@ def test_a_folder_without_a_corpus_says_so(tmp_path):
         Corpus.open(tmp_path)
 
 
-def test_a_truncated_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
-    file = undisturbed.folder / undisturbed.manifest.files[1].name
-    file.write_bytes(file.read_bytes()[:-100])
+def test_a_truncated_or_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
+    first, second, *_ = (undisturbed.folder / file.name for file in undisturbed.manifest.files)
+    second.write_bytes(second.read_bytes()[:-100])
     with pytest.raises(CorpusDamaged, match=r"tokens_00001.* should have .* Delete the folder"):
         Corpus.open(undisturbed.folder)
-
-
-def test_a_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
-    (undisturbed.folder / undisturbed.manifest.files[0].name).unlink()
+    first.unlink()
     with pytest.raises(CorpusDamaged, match=r"tokens_00000.* missing"):
         Corpus.open(undisturbed.folder)
 
