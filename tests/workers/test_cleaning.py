@@ -4,6 +4,7 @@ import dataclasses
 import shutil
 
 import pytest
+from support.smallest_run import SHARINGS
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
 from dipaco.control.errors import CannotClean, NoSuchRelease
@@ -20,6 +21,7 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.retention import RetentionSettings
 from dipaco.store.tensors import load_tree
+from dipaco.topology import Topology
 from dipaco.workers import keeping
 from dipaco.workers.cleaning import clean
 from dipaco.workers.errors import CannotRollBack, CannotStartFrom
@@ -151,9 +153,8 @@ def test_a_finished_run_that_keeps_more_snapshots_goes_back_to_the_same_bits(beg
 
 
 def test_so_does_one_with_a_quorum_and_late_contributions(begin):
-    run = begin(
-        dataclasses.replace(with_quorum("diloco"), retention=RetentionSettings(snapshots=3))
-    )
+    diloco = Topology(levels=SHARINGS["diloco"])
+    run = begin(with_quorum(topology=diloco, retention={"snapshots": 3}))
     work_with_late_paths(run, with_dice)
     late = [each for each in late_ones(run) if each.phase == 1]
     assert late, "no path was late for the phase before the last"

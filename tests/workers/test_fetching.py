@@ -8,12 +8,13 @@ import random
 
 import pytest
 from support.memory_bucket import Machines
+from support.smallest_run import SHARINGS
 
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.topology import Topology
 from dipaco.workers import fetching, replay
-from tests.workers.conftest import CONFIG, SHARINGS
+from tests.workers.conftest import CONFIG
 
 
 def config_with(sharing="2x2", *, phases=3, keep=2, **outer):

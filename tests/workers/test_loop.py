@@ -2,7 +2,6 @@
 task is lost.
 """
 
-import dataclasses
 import time
 from collections import Counter
 from queue import Empty
@@ -17,9 +16,16 @@ from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
-from tests.workers.conftest import CONFIG, RecordingCallbacks, work_until_claimed, worker_of
+from tests.support.members import join
+from tests.workers.conftest import (
+    CONFIG,
+    RecordingCallbacks,
+    changed,
+    work_until_claimed,
+    worker_of,
+)
 
-LONGER = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
+LONGER = changed(CONFIG, inner={"steps": 8})
 
 
 def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
@@ -74,7 +80,7 @@ def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
     worker = worker_of(run, callbacks=told)
     while not any(task.kind == "train" for task in told.finished):  # says what is usual
         assert worker.run_once()
-    slow = list(iter(lambda: run.ledger.queue.claim("slow"), None))
+    slow = [*iter(lambda: run.ledger.queue.claim("slow"), None)]
     assert worker.run_once(), "it left the late ones alone"
     assert told.finished[-1] in [claim.task for claim in slow]
 
@@ -129,20 +135,6 @@ def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_i
         assert worker.run_once()
     assert len(renewals) == 5
     assert told.losses[0] not in told.finished
-
-
-def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
-    run = begin(CONFIG)
-
-    def fail(*_):
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr("dipaco.workers.loop.execute", fail)
-    with pytest.raises(RuntimeError, match="a defect"):
-        worker_of(run).run_once()
-    assert run.ledger.queue.held() == []
-    (failure,) = run.ledger.failures.list()
-    assert (failure.state, failure.reason) == ("delayed", "RuntimeError: a defect")
 
 
 def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
@@ -264,9 +256,9 @@ def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
 def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(begin):
     run = begin(LONGER, until=0)
     task = work_until_claimed(run, "train", 0)
-    path, here = task.path, {"host": "here", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("back", process_id="one", **here)
-    run.ledger.members.join("test", process_id=str(ProcessId.here()), **here)
+    path = task.path
+    join(run.ledger, "back")
+    join(run.ledger, "test", str(ProcessId.here()))
 
     def volunteers_come():
         run.ledger.swarms.put_backbone("back", MODULAR, path, "here:1")
