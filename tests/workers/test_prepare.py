@@ -15,7 +15,7 @@ from dipaco.runs.reading.status import status_of
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 from dipaco.workers.keeping import collect_all
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, changed, work_while, worker_of
 
 SLICES = 3
 
@@ -26,8 +26,7 @@ MANY = Topology(
 
 
 def config_of(slices=SLICES, sources=CONFIG.data.sources):
-    data = dataclasses.replace(CONFIG.data, slices=slices, sources=sources)
-    return dataclasses.replace(CONFIG, data=data)
+    return changed(CONFIG, data={"slices": slices, "sources": sources})
 
 
 @pytest.fixture
@@ -99,9 +98,7 @@ def test_what_is_lost_is_made_again(sliced, alone, done, step, artifact):
     prepare_to(sliced, done)
     lost = sliced.ledger.facts.slices("prepare", step)[0]
     sliced.objects.delete(lost.artifacts[artifact].name)
-    worker = worker_of(sliced)
-    while not sliced.ledger.facts.stages():
-        assert worker.run_once()
+    work_while(lambda: not sliced.ledger.facts.stages(), worker_of(sliced))
     # Without its tokens, a slice needs its text, which is gone, too.
     assert sliced.ledger.redos.newest_refusal() == 1 + (artifact == "tokens")
     assert artifacts_of(sliced) == artifacts_of(alone)
@@ -167,10 +164,8 @@ def test_too_few_documents_for_the_router_are_said_before_a_base_model_is_traine
     tmp_path, slices, given
 ):
     """Not of a run of which others take the base model: those may have fewer paths."""
-    data = dataclasses.replace(config_of(slices).data, router_fraction=0.02)
-    run, _ = create_or_open(
-        tmp_path / "run", dataclasses.replace(config_of(), data=data, topology=MANY), given
-    )
+    config = changed(config_of(slices), data={"router_fraction": 0.02}, topology=MANY)
+    run, _ = create_or_open(tmp_path / "run", config, given)
     if given:
         assert prepare_to(run, 2 * slices + 2) == ["pretrain base 0 phase 0"]
         assert run.corpus.manifest.documents["router"] < run.config.num_paths

@@ -23,7 +23,7 @@ from dipaco.workers import replay
 from dipaco.workers.errors import Preempted, SnapshotOfOtherData
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train_synchronous import train_synchronous
-from tests.workers.conftest import CONFIG, claim_of, do, finish, work_until
+from tests.workers.conftest import CONFIG, changed, claim_of, do, finish, work_until
 
 TOGETHER = dataclasses.replace(CONFIG, outer=OuterSettings(synchronous=True))
 STEPS = CONFIG.phases * CONFIG.inner.steps
@@ -84,9 +84,8 @@ def test_with_one_path_it_is_plain_adamw(begin):
 
 
 def test_in_lock_step_on_shards_dealt_out_all_paths_are_one_model(begin):
-    routing = dataclasses.replace(CONFIG.routing, kind="random")
-    topology = Topology(levels=SHARINGS["diloco"])
-    run = begin(dataclasses.replace(TOGETHER, routing=routing, topology=topology))
+    diloco = Topology(levels=SHARINGS["diloco"])
+    run = begin(changed(TOGETHER, routing={"kind": "random"}, topology=diloco))
     finish(run)
     documents = run.stage("route").summary["documents"]
     assert sum(documents) == len(run.corpus.documents("train"))
