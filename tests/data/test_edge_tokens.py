@@ -96,7 +96,8 @@ def test_a_text_that_a_cap_cut_off_has_no_end(tmp_path, monkeypatch):
 
 def test_a_file_that_is_read_in_blocks_is_one_text(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "BLOCK_BYTES", 100)
-    lines = "".join(f"line {number} of the file\n" for number in range(40))
+    lines = "".join(f"line {number} of the file, ünïcödé\n" for number in range(40))
+    lines += "é" * 250  # a line of several blocks
     (tmp_path / "a.txt").write_text(lines)
     blocks = list(open_source(f"text:{tmp_path}/a.txt").documents)
     assert "".join(block.text for block in blocks) == lines

@@ -131,14 +131,6 @@ def test_a_worker_whose_heartbeats_fail_renews_by_itself_and_says_so(clock, capl
     assert "No lease was renewed for 46 s" in caplog.text
 
 
-def test_a_worker_whose_own_renewal_is_refused_has_lost_the_task(clock):
-    renewer = LeaseRenewer(refuse, "w", 60.0)
-    renewer.hold(CLAIM)
-    clock[0] += 61.0
-    renewer.renew_if_silent(SimpleNamespace(queue=Queue(False)))
-    assert renewer.has_lost
-
-
 @pytest.mark.parametrize(
     ("problem", "raised"),
     [(DiskFull(file="ledger.sqlite"), DiskFull), (RunBusy(folder="run"), LeaseNotRenewed)],

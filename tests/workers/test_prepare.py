@@ -1,6 +1,5 @@
 """`prepare` in slices: the corpus of one slice, whichever workers do them and whatever is lost."""
 
-import dataclasses
 import shutil
 
 import pytest
@@ -158,36 +157,25 @@ def test_a_prepared_corpus_is_not_read_again_in_slices(begin):
     assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
 
 
-@pytest.mark.parametrize("slices", [1, SLICES])
+@pytest.mark.parametrize("text", ["in one slice", "in slices", "prepared by another run"])
 @pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
 def test_too_few_documents_for_the_router_are_said_before_a_base_model_is_trained(
-    tmp_path, slices, given
+    tmp_path, corpus, text, given
 ):
     """Not of a run of which others take the base model: those may have fewer paths."""
-    config = changed(config_of(slices), data={"router_fraction": 0.02}, topology=MANY)
-    run, _ = create_or_open(tmp_path / "run", config, given)
+    slices, is_there = SLICES if text == "in slices" else 1, text == "prepared by another run"
+    if is_there:
+        shutil.copytree(corpus, tmp_path / "run" / "corpus")
+    run, _ = create_or_open(tmp_path / "run", changed(config_of(slices), topology=MANY), given)
     if given:
-        assert prepare_to(run, 2 * slices + 2) == ["pretrain base 0 phase 0"]
+        done = 1 if is_there else 2 * slices + 2
+        assert prepare_to(run, done) == ["pretrain base 0 phase 0"]
         assert run.corpus.manifest.documents["router"] < run.config.num_paths
     else:
-        prepare_to(run, slices + 1)
+        prepare_to(run, 1 if is_there else slices + 1)
         (failure,) = run.ledger.failures.list()
         assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
-        assert not (run.layout.corpus / "manifest.json").exists()
-    run.ledger.close()
-
-
-@pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
-def test_of_text_that_was_prepared_by_another_run_it_is_said_too(tmp_path, corpus, given):
-    shutil.copytree(corpus, tmp_path / "run" / "corpus")
-    config = dataclasses.replace(CONFIG, topology=MANY)
-    run, _ = create_or_open(tmp_path / "run", config, given)
-    if given:
-        assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
-    else:
-        prepare_to(run, 1)
-        (failure,) = run.ledger.failures.list()
-        assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
+        assert is_there or not (run.layout.corpus / "manifest.json").exists()
     run.ledger.close()
 
 

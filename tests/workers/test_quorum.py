@@ -22,7 +22,6 @@ from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import (
     CONFIG,
     changed,
-    digests_of,
     do,
     finish,
     never,
@@ -108,15 +107,6 @@ def assert_status_inspection_and_report_name_the_late_paths(run):
     one = status["quorum"]["late"][0]
     assert f"{one['module']} step {one['step']}: path" in report
     assert "need not have these digests" in report
-
-
-def test_a_quorum_without_late_paths_gives_the_bits_of_no_quorum(begin, undisturbed):
-    """With a quorum, everybody comes within the grace."""
-    run = begin(with_quorum({"grace_seconds": 3600.0}))
-    work_until(run, PHASES)
-    assert late_ones(run) == []
-    assert run.ledger.quorums.taken(MODULAR)
-    assert digests_of(run) == undisturbed
 
 
 class Killed(BaseException):

@@ -141,14 +141,10 @@ def test_early_stopping_keeps_each_path_at_its_best_and_deletes_the_rest(begin):
         assert all(run.path_of(release, path) for path in range(4))
 
 
-KEEPS_TWO_MODULES = changed(
-    CONFIG, retention={"modules": 2, "snapshots": None, "contributions": None}
-)
-
-
 def test_a_run_does_not_go_back_while_what_it_would_begin_from_is_deleted(begin, monkeypatch):
     """What is deleted was decided before. It is deleted by a worker that holds no task any more."""
-    run = begin(KEEPS_TWO_MODULES, until=("outer", 2))
+    retention = {"modules": 2, "snapshots": None, "contributions": None}
+    run = begin(changed(CONFIG, retention=retention), until=("outer", 2))
     join(run.ledger, "test", str(ProcessId.here()))
     deleted, said = [], []
 
@@ -165,18 +161,3 @@ def test_a_run_does_not_go_back_while_what_it_would_begin_from_is_deleted(begin,
     assert len(deleted) == len(said) == 2, "a module and its outer state"
     with pytest.raises(CannotRollBack, match="was deleted"):
         roll_back(run, 1)
-
-
-def test_a_worker_that_was_silent_deletes_nothing_after_the_run_went_back(begin, monkeypatch):
-    """As one whose machine was suspended in the middle of a batch."""
-    run = begin(KEEPS_TWO_MODULES, until=("outer", 2))
-    deleted = []
-
-    def go_back_after(run, name):
-        deleted.append(name)
-        if len(deleted) == 1:
-            roll_back(run, 1)
-
-    monkeypatch.setattr(keeping, "_remove", go_back_after)
-    assert worker_of(run).run_once()
-    assert len(deleted) == 1, "the other is needed again"
