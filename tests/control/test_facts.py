@@ -127,7 +127,7 @@ def test_samples_come_back_character_by_character_and_come_with_every_release(le
     ]
 
 
-def test_the_same_fact_cannot_be_recorded_twice(ledger, plan):
+def test_the_same_fact_cannot_be_recorded_twice(ledger):
     """The unique indexes refuse the second."""
     with ledger._database.transaction():
         record(ledger._database, ready("modular", "early/0000", 1))

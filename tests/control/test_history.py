@@ -156,7 +156,7 @@ def test_numbers_grow_though_all_events_are_deleted(ledger, plan):
     assert [event.outcome for event in ledger.history.after(last)] == ["done"]
 
 
-def test_a_worker_falls_silent_once_though_two_saw_it(ledger, told):
+def test_a_worker_falls_silent_once_though_two_saw_it(ledger):
     join(ledger, "w")
     (beats,) = [count for name, count in ledger._database.rows("heard_workers") if name == "w"]
     of = {"name": "w", "heartbeats": beats}

@@ -108,9 +108,7 @@ def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, first, whil
     assert [held.worker for held in second.queue.held()] == ["two"]
 
 
-def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(
-    file, on, first, while_waiting
-):
+def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(file, first, while_waiting):
     while_waiting(lambda: None)
 
     def write_and_sleep():

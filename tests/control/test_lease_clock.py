@@ -120,7 +120,7 @@ def test_a_claim_that_is_renewed_just_before_its_end_is_kept(ledger, plan, place
 
 
 @JUMPS
-def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time, hours):
+def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, time, hours):
     for number, name in enumerate(("dead", "live")):
         join(ledger, name)
         ledger.swarms.put_backbone(name, "modular", 0, f"here:{number}")

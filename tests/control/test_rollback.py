@@ -48,7 +48,7 @@ def test_texts_of_releases_that_are_set_aside_are_made_again(ledger, plan):
     assert everything(ledger)["samples"] == before
 
 
-def test_what_is_set_aside_is_kept_and_listed(finished, plan):
+def test_what_is_set_aside_is_kept_and_listed(finished):
     rows = everything(finished)["trained"]
     finished.rollbacks.go_back("modular", 1, TRAIN)
     finished.rollbacks.go_back("modular", 0, [])

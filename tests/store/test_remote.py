@@ -119,7 +119,7 @@ def test_a_store_that_never_answered_is_waited_for_a_minute_and_proxies_are_name
 
 
 def test_who_waits_ten_seconds_only_is_told_then_and_that_no_credentials_are_there(
-    bucket, here, monkeypatch
+    bucket, monkeypatch
 ):
     """A name that is looked up in vain, and a host that does not answer at all."""
     now = [0.0]

@@ -29,7 +29,7 @@ from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
+from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 
 CONFIG = dataclasses.replace(
@@ -134,25 +134,7 @@ def test_a_finished_run_that_goes_back_while_it_is_collected_loses_nothing_more(
     assert files_in(opened.layout.root) == before | set(sorted(unnamed)[1:])
 
 
-@pytest.mark.parametrize("snapshots", [3, None])
-def test_a_finished_run_that_keeps_more_snapshots_goes_back_to_the_same_bits(begin, snapshots):
-    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=snapshots)))
-    finish(run)
-    before = digests_of(run)
-    roll_back(run, 2)
-    finish(run)
-    assert digests_of(run) == before
-    if snapshots is None:
-        assert len(snapshots_of(run)) == 3 * 5 + 2
-    else:
-        with pytest.raises(
-            CannotRollBack,
-            match=r"snapshot of path 0 after phase 0 was deleted .* is 3, and one fewer",
-        ):
-            roll_back(run, 1)
-
-
-def test_so_does_one_with_a_quorum_and_late_contributions(begin):
+def test_a_finished_run_with_late_contributions_goes_back_to_the_same_losses(begin):
     diloco = Topology(levels=SHARINGS["diloco"])
     run = begin(with_quorum(topology=diloco, retention={"snapshots": 3}))
     work_with_late_paths(run, with_dice)

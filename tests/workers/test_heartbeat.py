@@ -112,7 +112,7 @@ def test_a_claim_whose_renewal_is_refused_is_lost(beating):
 @pytest.mark.parametrize(
     "problem", [DiskFull(file="ledger.sqlite"), ConnectionError("too many clients"), ValueError()]
 )
-def test_heartbeats_go_on_after_one_that_failed(beating, caplog, problem):
+def test_heartbeats_go_on_after_one_that_failed(beating, problem):
     renewer, queue = beating(True, problem, problem)
     renewer.hold(CLAIM)
     assert queue.three.wait(DEADLINE_SECONDS), "the thread ended with the error"

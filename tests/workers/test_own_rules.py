@@ -97,7 +97,7 @@ def assert_status_and_report_name(run, kind):
     assert any(named in note for note in make_report(run).notes)
 
 
-def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin, monkeypatch):
+def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin):
     fitted_to, nearest = [], own_router.nearest
 
     def noting(settings):
