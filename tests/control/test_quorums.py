@@ -61,9 +61,15 @@ def late(ledger, quorum_plan):
     return ledger, plan, path_0
 
 
-def an_hour_later(ledger):
+def set_clock_of_graces(ledger, change):
     with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET until = until - 3600")
+        ledger._database._connection.execute(f"UPDATE quorums SET {change}")
+
+
+def an_hour_later(ledger, plan):
+    """The steps that become due."""
+    set_clock_of_graces(ledger, "until = until - 3600")
+    return ledger.quorums.end_grace(plan)
 
 
 def outer_tasks(ledger):
@@ -82,8 +88,7 @@ def test_a_module_with_all_contributions_steps_at_once_and_one_with_a_quorum_aft
     assert [str(at.module) for at in waiting] == ["early/0000", "late/0000"]
     assert all(3500 < at.seconds_left <= 3600 for at in waiting)
     assert ledger.quorums.end_grace(plan) == []
-    an_hour_later(ledger)
-    assert ledger.quorums.end_grace(plan) == [
+    assert an_hour_later(ledger, plan) == [
         Task("outer", "modular", "early/0000", 0),
         Task("outer", "modular", "late/0000", 0),
     ]
@@ -103,8 +108,7 @@ def test_a_contribution_within_the_grace_is_taken_and_ends_the_wait(late):
 
 
 def step_without_path_0(ledger, plan):
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)
     claims = claims_of(ledger)
     for name in [name for name in claims if name.startswith("outer")]:
         do(ledger, plan, claims.pop(name))
@@ -118,8 +122,7 @@ def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late)
     assert sorted(claims) == [f"train modular path {path} phase 1" for path in (1, 2, 3)]
     for claim in claims.values():
         do(ledger, plan, claim)
-    an_hour_later(ledger)  # of no use: it is late already
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)  # of no use: it is late already
     assert outer_tasks(ledger) == ["early/0001", "late/0001"]
     do(ledger, plan, path_0)
     # It goes on from its modules as they are at phase 1.
@@ -153,15 +156,13 @@ def test_the_last_step_waits_for_all(late):
         if last:
             ledger.queue.give_back(claims[last[0]])
     assert ledger.quorums.in_grace("modular") == []
-    an_hour_later(ledger)
-    assert ledger.quorums.end_grace(plan) == []
+    assert an_hour_later(ledger, plan) == []
     assert outer_tasks(ledger) == []
 
 
 def test_what_a_step_takes_is_decided_once_by_the_worker_that_holds_it(late):
     ledger, plan, path_0 = late
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)
     step = next(c for c in iter(lambda: ledger.queue.claim("w"), None) if c.task.module == EARLY)
     assert ledger.quorums.take(step) == [TakenContribution(0, 1, 0)]
     do(ledger, plan, path_0)  # comes too late for a step that has begun
@@ -176,8 +177,7 @@ def test_what_a_step_takes_is_decided_once_by_the_worker_that_holds_it(late):
 
 def test_a_contribution_that_arrives_before_a_due_step_is_claimed_is_not_late(late):
     ledger, plan, path_0 = late
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)
     do(ledger, plan, path_0)
     for claim in claim_all(ledger):
         if claim.task.kind == "outer":
@@ -185,20 +185,15 @@ def test_a_contribution_that_arrives_before_a_due_step_is_claimed_is_not_late(la
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
 
 
-def test_after_a_reboot_the_grace_starts_again(late):
+@pytest.mark.parametrize(
+    "change",
+    ["epoch = 'before', until = 5", "until = until + 26 * 3600"],
+    ids=["a reboot", "a clock that is set back"],
+)
+def test_after_a_change_of_the_clock_the_grace_starts_again(late, change):
     ledger, plan, _ = late
-    with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET epoch = 'before', until = 5")
-    assert ledger.quorums.in_grace("modular") == []
-    assert ledger.quorums.end_grace(plan) == []
-    assert all(at.seconds_left > 3500 for at in ledger.quorums.in_grace("modular"))
-    assert len(ledger.quorums.in_grace("modular")) == 2
-
-
-def test_a_clock_that_is_set_back_prolongs_the_grace_by_one(late):
-    ledger, plan, _ = late
-    with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET until = until + 26 * 3600")
+    set_clock_of_graces(ledger, change)
+    assert bool(ledger.quorums.in_grace("modular")) == ("epoch" not in change)
     assert ledger.quorums.end_grace(plan) == []
     assert all(3500 < at.seconds_left <= 3600 for at in ledger.quorums.in_grace("modular"))
     assert len(ledger.quorums.in_grace("modular")) == 2
@@ -206,7 +201,7 @@ def test_a_clock_that_is_set_back_prolongs_the_grace_by_one(late):
 
 def test_two_programs_that_end_a_grace_make_the_step_due_once(late, place):
     ledger, plan, _ = late
-    an_hour_later(ledger)
+    set_clock_of_graces(ledger, "until = until - 3600")
     with open_ledger(*place) as other:
         assert len([*other.quorums.end_grace(plan), *ledger.quorums.end_grace(plan)]) == 2
 

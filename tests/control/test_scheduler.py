@@ -280,17 +280,6 @@ def test_the_text_in_slices_is_waited_for_step_by_step(plan, known, new, expecte
     assert names(tasks_after(sliced, known, new)) == expected
 
 
-def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
-    tasks = tasks_after(plan, [], facts_of(plan, Task("route")))
-    assert sorted(names(tasks)) == sorted(
-        [
-            "score base path 0 phase 2",
-            *(f"train modular path {path} phase 0" for path in range(4)),
-            "train dense path 0 phase 0",
-        ]
-    )
-
-
 def done_in_order(plan, order):
     """The tasks of a run as they were done, each picked of those that are due."""
     facts, waiting, done = ListedFacts(), first_tasks(0), []
@@ -514,16 +503,6 @@ def test_a_release_is_sampled_once_it_is_evaluated_and_the_report_waits_for_no_t
 def test_a_release_is_sampled_before_training_goes_on():
     """Texts are read while it does; with one worker all of training would come first."""
     assert PRIORITY["evaluate"] < PRIORITY["sample"] < PRIORITY["train"]
-
-
-def test_rerouting_comes_last_before_the_report(plan):
-    rerouted = with_settings(plan, reroutes=True)
-    known = [
-        *(evaluated("base", 2), evaluated("dense", 2), evaluated("dense", 3)),
-        *(evaluated("modular", phase) for phase in (1, 2)),
-    ]
-    assert names(tasks_after(rerouted, known, [evaluated("modular", 3)])) == ["reroute"]
-    assert names(tasks_after(rerouted, known, [stage("reroute")])) == ["report"]
 
 
 ANY_SETTINGS = {

@@ -56,15 +56,6 @@ def test_a_file_of_any_name_is_read_by_it(tmp_path, name):
         assert [found.domain for found in documents(each)] == [name]
 
 
-def test_a_text_file_is_one_group_in_the_domain_of_its_folder(tmp_path):
-    (tmp_path / "novels").mkdir()
-    (tmp_path / "novels/one.txt").write_text("Call me Ishmael.")
-    (found,) = documents(f"text:{tmp_path}/*/*.txt")
-    assert (found.text, found.domain) == ("Call me Ishmael.", "novels")
-    assert found.group is not None
-    assert found.group.endswith("one.txt")
-
-
 def test_binary_text_is_refused_with_the_file_and_the_offset_of_the_byte(tmp_path):
     junk = "é".encode() * 700_000 + b"\n\xff\xfe"
     (tmp_path / "junk.txt").write_bytes(junk)

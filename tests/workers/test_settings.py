@@ -138,11 +138,6 @@ def test_held_documents_are_routed_again_and_earlier_routings_are_kept(alternate
         assert all(run.objects.file(plan).exists() for plan in plans)
 
 
-def test_training_goes_on_with_a_fresh_position_in_the_same_schedule(alternated):
-    trained = [alternated.ledger.facts.snapshot(MODULAR, 0, phase) for phase in (1, 2)]
-    assert [(snapshot.step, snapshot.position) for snapshot in trained] == [(4, 4), (6, 2)]
-
-
 def test_a_release_with_the_router_of_another_version_is_refused(alternated):
     run = alternated
     old, new = run.ledger.facts.release(MODULAR, 1), run.ledger.facts.release(MODULAR, 3)
