@@ -136,7 +136,8 @@ def test_what_happened_is_never_changed(ledger, plan):
         ledger._database._connection.execute("UPDATE history SET outcome = 'lost'")
 
 
-def test_only_the_newest_events_are_kept(ledger, plan):
+def test_only_the_newest_events_are_kept_and_numbers_grow_though_all_are_deleted(ledger, plan):
+    """Who has read up to one of them asks for higher ones."""
     for _ in range(3):
         do_one(ledger, plan)
     events = ledger.history.after()
@@ -144,16 +145,8 @@ def test_only_the_newest_events_are_kept(ledger, plan):
     assert ledger.history.after() == events[1:]
     assert ledger.history.prune(0) == 2
     do_one(ledger, plan)
-    assert [event.outcome for event in ledger.history.after()] == ["done"]
-
-
-def test_numbers_grow_though_all_events_are_deleted(ledger, plan):
-    """Who has read up to one of them asks for higher ones."""
-    do_one(ledger, plan)
-    last = ledger.history.after()[-1].number
-    ledger.history.prune(0)
-    do_one(ledger, plan)
-    assert [event.outcome for event in ledger.history.after(last)] == ["done"]
+    (new,) = ledger.history.after(events[-1].number)
+    assert (new.outcome, ledger.history.after()) == ("done", [new])
 
 
 def test_a_worker_falls_silent_once_though_two_saw_it(ledger):

@@ -6,7 +6,6 @@ import json
 import pytest
 
 from dipaco.control.keeping import rollback
-from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, WorkersActive
@@ -80,16 +79,6 @@ def test_facts_are_set_aside_together_and_not_by_a_journey_to_the_server_for_eac
     assert kept.set_aside == counts
 
 
-def test_a_rollback_leaves_other_arms_alone(finished):
-    def of(arm):
-        return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]
-
-    dense, base = of("dense"), of("base")
-    finished.rollbacks.go_back("modular", 0, [])
-    assert (of("dense"), of("base")) == (dense, base)
-    assert len(of("modular")) == 4
-
-
 def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
     do_until(ledger, plan, "train", "busy")
     before = everything(ledger)
@@ -150,11 +139,3 @@ def test_a_worker_that_was_silent_for_a_lease_is_too_late(ledger, plan):
     assert later.attempt > claim.attempt
     with pytest.raises(ClaimLost):
         do(ledger, plan, claim)
-
-
-def test_a_program_that_has_the_run_open_sees_the_rollback(finished, place):
-    with open_ledger(*place) as other:
-        assert other.progress.phases_reached("modular", 4) == 2
-        finished.rollbacks.go_back("modular", 1, TRAIN)
-        assert other.progress.phases_reached("modular", 4) == 1
-        assert other.queue.claim("other").task == TRAIN[0]

@@ -171,10 +171,12 @@ def undisturbed(undisturbed_of):
 
 def changed(config, **settings):
     """With other settings; of a group those that are named: `inner={"steps": 8}`."""
-    for name, value in settings.items():
-        if isinstance(value, dict):
-            settings[name] = dataclasses.replace(getattr(config, name), **value)
-    return dataclasses.replace(config, **settings)
+    groups = {
+        name: dataclasses.replace(getattr(config, name), **value)
+        for name, value in settings.items()
+        if isinstance(value, dict)
+    }
+    return dataclasses.replace(config, **settings | groups)
 
 
 def work_while(goes_on, worker):

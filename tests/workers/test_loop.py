@@ -49,16 +49,6 @@ def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     assert time.monotonic() - worker._claimer._idle_since < 3600.0
 
 
-def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
-    run = begin(CONFIG)
-    silent = run.ledger.queue.claim("silent")
-    assert not worker_of(run).run_once()
-    run.ledger.queue.renew(silent, lease_seconds=-1.0)
-    told = RecordingCallbacks()
-    assert worker_of(run, callbacks=told).run_once()
-    assert told.finished == [silent.task]
-
-
 def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
     """Its holder lives, and its heartbeats go on."""
     monkeypatch.setattr(silent_workers, "LEAST_STALLED_SECONDS", 0.2)
