@@ -136,10 +136,7 @@ def test_a_task_gets_no_backup_while_an_earlier_phase_of_its_path_is_trained_aga
     ledger.redos.redo(backup, cause, "a snapshot", "it is missing")
     assert ledger.queue.is_held(slow), "its worker may have the snapshot"
     assert ledger.queue.claim_backup("other", factor=0.0) is None
-    again = ledger.queue.claim("other", ["train"])
-    while again.task != cause:
-        again = ledger.queue.claim("other", ["train"])
-    ledger.commit.finish(plan, again, facts_of(plan, cause))
+    do(ledger, plan, do_until(ledger, plan, cause, "other", ["train"]))
     assert ledger.queue.claim_backup("other", factor=0.0).task == slow.task
 
 

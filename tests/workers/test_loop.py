@@ -49,6 +49,19 @@ def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     assert time.monotonic() - worker._claimer._idle_since < 3600.0
 
 
+def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
+    """Though other paths are ready: their modules wait for the path that is behind."""
+    run = begin(CONFIG, until=("train", 0))
+    task = work_until_claimed(run, "train", 0)
+    silent = run.ledger.queue.claim("silent", ("train",))
+    assert run.ledger.queue.unfinished_kinds() == {"train"}
+    assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
+    run.ledger.queue.renew(silent, lease_seconds=-1.0)
+    told = RecordingCallbacks()
+    assert worker_of(run, callbacks=told).run_once()
+    assert told.finished == [silent.task]
+
+
 def test_a_worker_without_a_task_takes_over_one_that_hangs(begin, monkeypatch):
     """Its holder lives, and its heartbeats go on."""
     monkeypatch.setattr(silent_workers, "LEAST_STALLED_SECONDS", 0.2)
@@ -143,19 +156,6 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     assert worker_of(run, callbacks=told).run_once()
     assert told.losses == [task]
     assert (run.layout.root / partial_snapshot.receipt.name).is_dir()
-
-
-def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
-    """Though other paths are ready: their modules wait for the path that is behind."""
-    run = begin(CONFIG, until=("train", 0))
-    task = work_until_claimed(run, "train", 0)
-    silent = run.ledger.queue.claim("silent", ("train",))
-    assert run.ledger.queue.unfinished_kinds() == {"train"}
-    assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
-    run.ledger.queue.renew(silent, lease_seconds=-1.0)
-    told = RecordingCallbacks()
-    assert worker_of(run, callbacks=told).run_once()
-    assert told.finished == [silent.task]
 
 
 class Idle:
