@@ -46,7 +46,7 @@ class Fake:
     def __init__(self, name):
         self.name, self.sent, self.left = name, [], threading.Event()
         self.models = ["m"]
-        self.answer = None
+        self.answer = self.listing = None
 
     def begin(self):
         routes = [
@@ -68,9 +68,11 @@ class Fake:
     def reset(self):
         self.sent.clear()
         self.left.clear()
-        self.answer = None
+        self.answer = self.listing = None
 
     async def _models(self, request):
+        if self.listing is not None:
+            return await self.listing(request)
         return JSONResponse({"object": "list", "data": [{"id": name} for name in self.models]})
 
     async def _completion(self, request):
@@ -240,6 +242,28 @@ def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router
     assert failovers(router) > 0
 
 
+def test_another_answers_if_one_hangs_before_the_first_byte(rig, router, monkeypatch):
+    """The connection stays, since its kernel is well. Only what it is asked has no answer."""
+    monkeypatch.setattr(file, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(file, "HANGING_SECONDS", 0.5)
+    for hung, good in (rig.fakes, reversed(rig.fakes)):
+        may_end = threading.Event()
+
+        async def held(request, may_end=may_end):
+            await asyncio.to_thread(may_end.wait, 20)
+            return Response(ANSWERED, headers={"X-Engine": "hung"}, media_type="application/json")
+
+        wait(lambda: not any(server.problem for server in rig.upstreams.servers))
+        hung.answer = hung.listing = held
+        try:
+            for _ in range(4):
+                assert router.post("/v1/completions", json=BODY).headers["X-Engine"] == good.name
+        finally:
+            may_end.set()
+            hung.answer = hung.listing = None
+    assert any(fake.sent for fake in rig.fakes)
+
+
 def failovers(router):
     (line,) = [
         line
@@ -265,12 +289,15 @@ def test_a_stream_that_breaks_off_ends_with_an_error(rig, router):
     async def lost(request):
         raise ConnectionResetError
 
-    for fake in rig.fakes:
-        fake.answer = streamed(b"data: 1\n\n", then=lost)
-    answer = router.post("/v1/completions", json=BODY)
-    first, last = answer.content.removesuffix(b"\n\n").split(b"\n\n")
-    assert first == b"data: 1"
-    assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
+    for half in (b"", b'data: {"choices": [{"te', b"data: 2\n"):
+        for fake in rig.fakes:
+            fake.answer = streamed(b"data: 1\n\n" + half, then=lost)
+        answer = router.post("/v1/completions", json=BODY)
+        events = [event.strip() for event in answer.content.split(b"\n\n") if event.strip()]
+        first, *others, last = events
+        assert first == b"data: 1"
+        assert others == ([b"data: 2"] if half.endswith(b"\n") else [])
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
 
 
 def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
