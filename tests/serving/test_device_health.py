@@ -2,25 +2,21 @@
 
 import time
 
-import numpy as np
 import pytest
 
-from dipaco.serving.decoding import decode, device_health
+from dipaco.serving.decoding import device_health
 from dipaco.serving.decoding.device_health import FAILURES
-from tests.support.serving_rig import compilations, ids, make_loop, read, request, run_until_idle
-
-
-def fail_for(monkeypatch, program, is_bad):
-    """Has a program of the device fail for some prompts."""
-    real = getattr(decode, program)
-
-    def failing(config, prepared, pool, *arguments, **more):
-        tokens = more["history_BS"] if program == "decode_block" else arguments[0]
-        if is_bad(np.asarray(tokens)):
-            raise RuntimeError("CUDA_ERROR_ILLEGAL_ADDRESS")
-        return real(config, prepared, pool, *arguments, **more)
-
-    monkeypatch.setattr(decode, program, failing)
+from tests.support.serving_rig import (
+    compilations,
+    fail_for,
+    ids,
+    make_loop,
+    one_by_one,
+    read,
+    request,
+    run_until_idle,
+)
+from tests.support.waiting import until
 
 
 def ended_with(loop, asked):
@@ -36,7 +32,7 @@ def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_token
     loop = make_loop()
     assert loop.device_health.problem is None
     with monkeypatch.context() as patch:
-        fail_for(patch, program, lambda tokens: True)
+        fail_for(patch, program)
         for number in range(FAILURES):
             assert loop.device_health.problem is None, number
             assert ended_with(loop, request()) == "error"
@@ -50,7 +46,7 @@ def test_many_requests_that_fail_in_one_moment_are_one_failure(monkeypatch):
     for number in range(1, FAILURES + 1):
         asked = [loop.submit(request()) for _ in range(4)]
         with monkeypatch.context() as patch:
-            fail_for(patch, "decode_block", lambda tokens: True)
+            fail_for(patch, "decode_block")
             run_until_idle(loop)
         assert {read(stream)[1].reason for stream in asked} == {"error"}
         assert (loop.device_health.problem is None) == (number < FAILURES)
@@ -61,18 +57,13 @@ def test_a_server_that_is_sent_nothing_finds_out_that_its_device_is_well_again(m
     loop = make_loop()
     loop.run()
     with monkeypatch.context() as patch:
-        fail_for(patch, "decode_block", lambda tokens: True)
+        fail_for(patch, "decode_block")
         for _ in range(FAILURES):
             assert loop.submit(request()).get(timeout_seconds=60).reason == "error"
-        deadline = time.monotonic() + 60
-        while loop.device_health.problem is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert loop.device_health.problem
+        until(lambda: loop.device_health.problem)
         time.sleep(0.2)
         assert loop.device_health.problem, "it is tried again, and fails again"
-    while loop.device_health.problem and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert loop.device_health.problem is None
+    until(lambda: loop.device_health.problem is None)
     loop.stop(0.0)
 
 
@@ -80,7 +71,7 @@ def test_failures_with_tokens_between_them_are_none_in_a_row(monkeypatch):
     loop = make_loop()
     for _ in range(2 * FAILURES):
         with monkeypatch.context() as patch:
-            fail_for(patch, "decode_block", lambda tokens: True)
+            fail_for(patch, "decode_block")
             assert ended_with(loop, request()) == "error"
         assert ended_with(loop, request()) == "length"
     assert loop.device_health.problem is None
@@ -89,8 +80,7 @@ def test_failures_with_tokens_between_them_are_none_in_a_row(monkeypatch):
 @pytest.mark.parametrize("program", ["decode_block", "prefill"])
 def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(monkeypatch, program):
     loop = make_loop()
-    expected = loop.submit(request(max_new_tokens=30))
-    run_until_idle(loop)
+    (expected,) = one_by_one(loop, [request(max_new_tokens=30)])
     fail_for(monkeypatch, program, lambda tokens: 63 in tokens)
     for _ in range(2 * FAILURES):
         bad = [loop.submit(request([63] * 20, max_new_tokens=5)) for _ in range(FAILURES)]
@@ -102,6 +92,6 @@ def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(mon
     bad = loop.submit(request([63] * 20, max_new_tokens=5))
     run_until_idle(loop)
     assert read(bad)[1].reason == "error"
-    assert ids(beside) == ids(expected)
+    assert ids(beside) == expected
     assert len(compilations) == before
     assert loop.stats().rows_per_path == {}

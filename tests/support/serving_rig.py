@@ -12,6 +12,7 @@ from dipaco.model import lm
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
+from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape
@@ -37,11 +38,11 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 @functools.cache
-def random_parts(path: int):
+def random_parts(path: int, config=CONFIG):
     """Parameters of a path, large enough that every one of them affects the logits."""
     rng = np.random.default_rng(path)
     return jax.tree.map(
-        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(CONFIG)
+        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(config)
     )
 
 
@@ -78,6 +79,30 @@ def read(stream: Stream) -> tuple[list[Token], Finish]:
 
 def ids(stream: Stream) -> list[int]:
     return [token.id for token in read(stream)[0]]
+
+
+def one_by_one(loop: Loop, requests) -> list[list[int]]:
+    """The tokens of each request, none of which is served beside another."""
+    made = []
+    for each in requests:
+        stream = loop.submit(each)
+        run_until_idle(loop)
+        made.append(ids(stream))
+    return made
+
+
+def fail_for(monkeypatch, program, is_bad=lambda tokens: True):
+    """Has a program of the device fail for some tokens, after it has consumed the pool."""
+    real = getattr(decode, program)
+
+    def failing(config, prepared, pool, *arguments, **more):
+        tokens = more["history_BS"] if program == "decode_block" else arguments[0]
+        if is_bad(np.asarray(tokens)):
+            jax.tree.map(lambda leaf: leaf.delete(), pool)
+            raise RuntimeError("out of memory")
+        return real(config, prepared, pool, *arguments, **more)
+
+    monkeypatch.setattr(decode, program, failing)
 
 
 def error_of(response, status, param=None, code=None):
