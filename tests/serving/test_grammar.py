@@ -113,6 +113,20 @@ def test_added_tokens_keep_their_ids_in_a_model_that_has_more_ids_than_tokens(
     assert tokenizer.decode(list(forced)) == '"a    b"'
 
 
+def test_without_an_end_token_the_first_token_is_one_like_any_other():
+    tokenizer = byte_level()
+    size = tokenizer.get_vocab_size()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), size, None))
+    state = grammars.begin('{"enum": ["!"]}', [], frozenset())
+    assert tokenizer.token_to_id("!") == 0
+    for character in '"!"':
+        token = tokenizer.token_to_id(character)
+        assert not state.is_complete
+        assert state.forced[0] == token
+        state.add(token)
+    assert state.is_complete
+
+
 def words():
     tokenizer = Tokenizer(models.WordPiece({"[UNK]": 0, "{": 1, "}": 2}, unk_token="[UNK]"))
     tokenizer.decoder = decoders.WordPiece()

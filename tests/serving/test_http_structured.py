@@ -4,28 +4,24 @@ import asyncio
 import gc
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 
 
 from dipaco.serving.decoding import grammar
-from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
+from dipaco.serving.decoding.grammar import GrammarState
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS
-from tests.support.serving_rig import error_of, full_logits, in_process
+from tests.support.serving_rig import completion, error_of, events_of, full_logits, in_process
+from tests.support.waiting import until
 
 SCHEMA = {
     "type": "object",
@@ -47,15 +43,7 @@ def format_of(schema=SCHEMA):
 
 
 def ask(client, **body):
-    body = {
-        "model": "toy",
-        "prompt": "jiji",
-        "max_tokens": 60,
-        "response_format": format_of(),
-    } | body
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return completion(client, BODY | {"response_format": format_of()} | body)
 
 
 def is_valid(text):
@@ -102,11 +90,9 @@ def test_a_greedy_text_takes_the_likeliest_token_that_the_schema_allows(client, 
 
 def test_streams_stops_and_fewest_tokens_work_with_a_schema(client):
     whole = ask(client, temperature=0)["choices"][0]["text"]
-    body = {"model": "toy", "prompt": "jiji", "max_tokens": 60, "response_format": format_of()}
-    answer = client.post("/v1/completions", json=body | {"temperature": 0, "stream": True})
-    *events, end = [line[6:] for line in answer.text.split("\n\n") if line]
-    choices = [json.loads(event)["choices"][0] for event in events]
-    assert end == "[DONE]"
+    body = BODY | {"response_format": format_of(), "temperature": 0, "stream": True}
+    events = events_of(client.post("/v1/completions", json=body))
+    choices = [event["choices"][0] for event in events]
     assert "".join(choice["text"] for choice in choices) == whole
     assert choices[-1]["finish_reason"] == "stop"
     (stopped,) = ask(client, temperature=0, stop='"b"')["choices"]
@@ -179,7 +165,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
         raise GrammarFailed(problem="too many states")
 
     monkeypatch.setattr(GrammarState, "add", fail)
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of()}
+    body = BODY | {"response_format": format_of()}
     message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
     assert "too many states" in message
     assert client.get("/healthz").json()["status"] == "ok"
@@ -200,7 +186,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
     ids=str,
 )
 def test_a_schema_that_cannot_be_used_is_refused(client, schema, problem):
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    body = BODY | {"response_format": format_of(schema)}
     answer = client.post("/v1/completions", json=body)
     assert problem in error_of(answer, 400, "response_format.json_schema.schema")
 
@@ -209,7 +195,7 @@ def test_a_deep_schema_is_refused_and_a_wrong_format_named(client):
     schema: dict = {"type": "integer"}
     for _ in range(300):
         schema = {"type": "array", "items": schema}
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    body = BODY | {"response_format": format_of(schema)}
     error_of(client.post("/v1/completions", json=body), 400)
     for wrong, param in (
         ({"type": "grammar"}, "response_format.type"),
@@ -227,8 +213,7 @@ def test_without_the_package_a_sentence_says_so(client, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    never_compiled = format_of({"const": "new"})
-    body = {"model": "toy", "prompt": "jiji", "response_format": never_compiled}
+    body = BODY | {"response_format": format_of({"const": "never compiled"})}
     message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
     assert "`llguidance`" in message
 
@@ -248,11 +233,13 @@ def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
     ask(client, n=3, response_format=format_of(schema))
     assert len(compiled) == 1
     assert "serving-loop" not in compiled
-    text, until = json.dumps(schema, separators=(",", ":")), time.monotonic() + 30
-    while text in service.grammars._live:  # no one needs it
-        assert time.monotonic() < until
+    text = json.dumps(schema, separators=(",", ":"))
+
+    def is_gone():  # as no one needs it
         gc.collect()
-        time.sleep(0.01)
+        return text not in service.grammars._live
+
+    until(is_gone)
 
 
 def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
@@ -352,21 +339,3 @@ def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
     else:
         assert {str(answer) for answer in answers} == {str(GrammarFailed(problem="attempt 1"))}
         assert str(again[0]) == str(GrammarFailed(problem="attempt 2"))
-
-
-def test_without_an_end_token_the_first_token_is_one_like_any_other():
-    characters = [*"!", *(each for each in ByteLevel.alphabet() if each != "!")]
-    ids = {character: number for number, character in enumerate(characters)}
-    tokenizer = Tokenizer(BPE(vocab=ids, merges=[]))
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        ByteLevel(add_prefix_space=False),
-        ByteLevelDecoder(),
-    )
-    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(ids), None))
-    state = grammars.begin('{"enum": ["!"]}', [], frozenset())
-    for character in '"!"':
-        token = ids[character]
-        assert not state.is_complete
-        assert state.forced[0] == token
-        state.add(token)
-    assert state.is_complete

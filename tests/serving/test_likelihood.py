@@ -18,8 +18,8 @@ from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
-from dipaco.store.errors import ObjectMissing, StoreUnreachable
-from tests.support.serving_rig import path_bytes, route, until
+from dipaco.store.errors import BucketMissing, ObjectMissing, StoreRefuses, StoreUnreachable
+from tests.support.serving_rig import path_bytes, prompt_router, route, until
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +157,8 @@ def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits)
     "error",
     [
         StoreUnreachable(url="s3://x", seconds=9.0, problem="it is away"),
+        StoreRefuses(url="s3://x", problem="no"),
+        BucketMissing(url="s3://x"),
         PathCacheTooSmall(num_bytes=2, max_bytes=1),
         ObjectMissing(file="modules/x"),
     ],
@@ -169,11 +171,8 @@ def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monke
     monkeypatch.setattr(service.cache, "preload", fails)
 
     async def run():
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
-        )
         text = np.arange(50, 90, dtype=np.int32)
-        return await router.reroute(service.releases.current, text, "one")
+        return await prompt_router(service).reroute(service.releases.current, text, "one")
 
     assert asyncio.run(run()) is None
 
@@ -182,10 +181,7 @@ def test_prompts_that_begin_alike_are_scored_once(service):
     before, prompt = service.routing_stats(), np.arange(30, 70, dtype=np.int32)
 
     async def run():
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(8, "test")
-        )
-        served = service.releases.current
+        router, served = prompt_router(service, 8), service.releases.current
         alike = [router.route(served, prompt, None, str(n)) for n in range(40)]
         return {choice.path for choice in await asyncio.gather(*alike)}
 
@@ -208,7 +204,7 @@ def test_prompts_that_come_together_go_where_each_goes_alone_and_read_a_path_at_
     monkeypatch.setattr(together, "_nats", counted)
 
     async def run():
-        router = PromptRouter(together, PathAdmission(service.cache), FairThreads(1, "test"))
+        router = prompt_router(service, dispatcher=together)
         return await asyncio.gather(
             *(router.route(served, prompt, None, str(n)) for n, prompt in enumerate(ids))
         )

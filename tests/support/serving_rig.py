@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
 
 import jax
 import numpy as np
@@ -17,7 +18,9 @@ from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream, Token
-from dipaco.serving.dispatch import PathChoice, dispatch
+from dipaco.serving.dispatch import PathChoice, PromptRouter, dispatch
+from dipaco.serving.fairness import FairThreads
+from dipaco.serving.path_admission import PathAdmission
 
 CONFIG = ModelConfig(
     vocab_size=64,
@@ -120,6 +123,21 @@ def error_of(response, status, param=None, code=None):
     return detail["message"]
 
 
+def completion(client, body):
+    """What a server answers that can answer."""
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def events_of(answer):
+    """The events of a stream that has ended as it should."""
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    *events, end = [line for line in answer.text.split("\n\n") if line]
+    assert end == "data: [DONE]"
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
 def full_logits(config, parts, ids):
     """float32 [tokens, V] by the full forward, without cache or batch. The context is filled up."""
     tokens = np.zeros((1, config.max_length), np.int32)
@@ -161,6 +179,12 @@ def path_bytes(folder) -> int:
 def route(service, served, prompt, path=None) -> PathChoice:
     """The path of a prompt, as the command line chooses it: it waits while paths are read."""
     return dispatch(service.run, served.release, prompt, path, service.dispatcher)
+
+
+def prompt_router(service, num_threads=1, dispatcher=None) -> PromptRouter:
+    """What a server of the service routes by."""
+    threads = FairThreads(num_threads, "test")
+    return PromptRouter(dispatcher or service.dispatcher, PathAdmission(service.cache), threads)
 
 
 async def ask_and_leave(
