@@ -43,12 +43,10 @@ def client(service) -> Iterator:
 
 
 @pytest.fixture(scope="session")
-def url(service) -> Iterator[str]:
+def url(service, serving) -> Iterator[str]:
     """The same service behind a real socket."""
-    from dipaco.serving.http.server import listen
-
-    with listen("127.0.0.1", 0) as listening, _serving(service, listening):
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with serving(service) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +89,12 @@ def crowded_port(service) -> Iterator[int]:
     """The same for at most 20 connections."""
     from dipaco.serving.http import server
 
-    with server.listen("127.0.0.1", 0) as listening, _serving(service, listening, 20):
+    with server.listen("127.0.0.1", 0) as listening, _serving(service, listening, connections=20):
         yield listening.getsockname()[1]
 
 
 @pytest.fixture
-def held(tiny, limits, monkeypatch) -> Iterator:
+def held(tiny, limits, serving, monkeypatch) -> Iterator:
     """A server behind a real socket, with path 0 in memory. Path 3 is read until `is_read` is set;
     `began` is set when that begins.
     """
@@ -104,7 +102,6 @@ def held(tiny, limits, monkeypatch) -> Iterator:
     from types import SimpleNamespace
 
     from dipaco.serving import engine
-    from dipaco.serving.http.server import listen
     from dipaco.serving.service import Service, ServiceSettings
 
     began, is_read, load = threading.Event(), threading.Event(), engine.load_for_jax
@@ -121,27 +118,26 @@ def held(tiny, limits, monkeypatch) -> Iterator:
 
         monkeypatch.setattr(engine, "load_for_jax", slow_load)
         service.start()
-        with listen("127.0.0.1", 0) as listening, _serving(service, listening):
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with serving(service) as url:
             yield SimpleNamespace(url=url, began=began, is_read=is_read)
             is_read.set()
 
 
 @pytest.fixture(scope="session")
 def serving():
-    """`serving(service, settings)` is a context: the service behind a real socket, by its URL."""
+    """`serving(service)` is a context: the service behind a real socket, by its URL."""
     from dipaco.serving.http.server import listen
 
     @contextlib.contextmanager
-    def at_url(service, settings=None):
-        with listen("127.0.0.1", 0) as listening, _serving(service, listening, settings=settings):
+    def at_url(service, **more):
+        with listen("127.0.0.1", 0) as listening, _serving(service, listening, **more):
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     return at_url
 
 
 @contextlib.contextmanager
-def _serving(service, listening, connections=None, settings=None) -> Iterator[None]:
+def _serving(service, listening, settings=None, **of_config) -> Iterator[None]:
     import threading
 
     import uvicorn
@@ -149,7 +145,7 @@ def _serving(service, listening, connections=None, settings=None) -> Iterator[No
     from dipaco.serving.http.app import make_app
     from dipaco.serving.http.server import http_config
 
-    server = uvicorn.Server(http_config(make_app(service, settings=settings), connections))
+    server = uvicorn.Server(http_config(make_app(service, settings=settings), **of_config))
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
     try:

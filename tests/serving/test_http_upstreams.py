@@ -9,7 +9,7 @@ import socket
 import socketserver
 import sys
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -33,7 +33,8 @@ from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.upstreams import Upstreams, read_router, read_targets
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import error_of, events_of, post
+from tests.support.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 8, "temperature": 0}
@@ -44,7 +45,7 @@ class Fake:
     """An upstream that answers as a test says, and keeps what it was sent."""
 
     def __init__(self, name):
-        self.name, self.sent, self.left = name, [], threading.Event()
+        self.name, self.sent = name, []
         self.models = ["m"]
         self.answer = None
 
@@ -67,7 +68,6 @@ class Fake:
 
     def reset(self):
         self.sent.clear()
-        self.left.clear()
         self.answer = None
 
     async def _models(self, request):
@@ -83,6 +83,12 @@ class Fake:
 async def broken(request):
     """Resets the connection instead of answering."""
     raise ConnectionResetError
+
+
+async def until_left(request):
+    while not await request.is_disconnected():
+        await asyncio.sleep(0.01)
+    return Response()
 
 
 def streamed(*events, then=None):
@@ -108,7 +114,7 @@ def begun(given, tiny, limits, serving):
     settings = ServiceSettings(limits=limits)
     with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
         service.start()
-        with serving(service, HttpSettings(upstreams=upstreams)) as url:
+        with serving(service, settings=HttpSettings(upstreams=upstreams)) as url:
             yield url, upstreams
 
 
@@ -126,7 +132,12 @@ def rig(tiny, limits, serving, tmp_path_factory):
             f"0-3: [{{url: {first}/v1, model: m, key: secret}}, {{url: {second}, model: m}}]"
         )
         with begun(given, tiny, limits, serving) as (url, upstreams):
-            yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
+
+            def answer_by(answer):
+                for fake in fakes:
+                    fake.answer = answer
+
+            yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams, answer_by=answer_by)
         for fake in fakes:
             fake.end()
 
@@ -136,16 +147,9 @@ def router(rig):
     """A client of the router. Both fakes answer, and have no requests."""
     for fake in rig.fakes:
         fake.reset()
-    wait(lambda: not any(s.problem or s.num_open for s in rig.upstreams.servers))
+    until(lambda: not any(s.problem or s.num_open for s in rig.upstreams.servers))
     with httpx.Client(base_url=rig.url, timeout=60) as client:
         yield client
-
-
-def wait(holds):
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, "the condition was not met in time"
-        time.sleep(0.01)
 
 
 def test_a_body_and_its_answer_pass_as_they_are(rig, router):
@@ -173,8 +177,7 @@ def test_errors_and_compressed_answers_pass_as_they_are(rig, router):
         content = gzip.compress(b'{"error": 1}')
         return Response(content, 418, headers={"Content-Encoding": "gzip"})
 
-    for fake in rig.fakes:
-        fake.answer = refuses
+    rig.answer_by(refuses)
     zipped = gzip.compress(json.dumps(BODY).encode())
     answer = router.post(
         "/v1/completions", content=zipped, headers=JSON | {"Content-Encoding": "gzip"}
@@ -189,8 +192,7 @@ def test_events_pass_as_they_come(rig, router):
     async def held(request):
         await asyncio.to_thread(may_end.wait, 60)
 
-    for fake in rig.fakes:
-        fake.answer = streamed(b"data: 1\n\n", then=held)
+    rig.answer_by(streamed(b"data: 1\n\n", then=held))
     with router.stream("POST", "/v1/completions", json=BODY) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         pieces = answer.iter_raw()
@@ -230,7 +232,7 @@ def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router
     first, second = rig.fakes
     for bad, good in ((first, second), (second, first)):
         bad.answer, good.answer = fault, None
-        wait(lambda: not any(server.problem for server in rig.upstreams.servers))
+        until(lambda: not any(server.problem for server in rig.upstreams.servers))
         for _ in range(6):
             answer = router.post("/v1/completions", json=BODY)
             assert (answer.status_code, answer.content) == (200, ANSWERED)
@@ -250,23 +252,17 @@ def failovers(router):
 
 
 def test_if_all_are_busy_the_last_answer_passes_and_if_all_are_lost_it_is_a_503(rig, router):
-    for fake in rig.fakes:
-        fake.answer = busy
+    rig.answer_by(busy)
     answer = router.post("/v1/completions", json=BODY)
     assert (answer.status_code, answer.json()) == (503, {"error": {"message": "busy"}})
     assert [len(fake.sent) for fake in rig.fakes] == [1, 1]
-    for fake in rig.fakes:
-        fake.answer = lost_after_the_head
+    rig.answer_by(lost_after_the_head)
     answer = router.post("/v1/completions", json=BODY)
     assert "No upstream of path" in error_of(answer, 503, code="no_upstream")
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error(rig, router):
-    async def lost(request):
-        raise ConnectionResetError
-
-    for fake in rig.fakes:
-        fake.answer = streamed(b"data: 1\n\n", then=lost)
+    rig.answer_by(streamed(b"data: 1\n\n", then=broken))
     answer = router.post("/v1/completions", json=BODY)
     first, last = answer.content.removesuffix(b"\n\n").split(b"\n\n")
     assert first == b"data: 1"
@@ -278,8 +274,7 @@ def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
         headers = {"Access-Control-Allow-Origin": "*", "X-Engine": "it"}
         return Response(ANSWERED, headers=headers, media_type="application/json")
 
-    for fake in rig.fakes:
-        fake.answer = open_to_all
+    rig.answer_by(open_to_all)
     answer = router.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"})
     assert answer.headers["X-Engine"] == "it"
     assert "access-control-allow-origin" not in answer.headers
@@ -287,32 +282,25 @@ def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_client_that_leaves_ends_its_request_at_the_upstream(rig, router, is_stream):
-    def until_left(fake):
-        async def answer(request):
-            while not await request.is_disconnected():
-                await asyncio.sleep(0.01)
-            fake.left.set()
-            return Response()
+    has_left = threading.Event()
 
+    async def waits(request):
+        answer = await until_left(request)
+        has_left.set()
         return answer
 
-    for fake in rig.fakes:
-        waits = until_left(fake)
-        fake.answer = streamed(b"data: 1\n\n", then=waits) if is_stream else waits
+    rig.answer_by(streamed(b"data: 1\n\n", then=waits) if is_stream else waits)
     host, port = rig.url.removeprefix("http://").split(":")
-    content = json.dumps(BODY).encode()
-    fields = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode() + content)
+        connection.sendall(b"".join(post(BODY)))
         if is_stream:
             while b"data: 1" not in connection.recv(4096):
                 pass
-        wait(lambda: any(fake.sent for fake in rig.fakes))
+        until(lambda: any(fake.sent for fake in rig.fakes))
     if is_stream:  # Starlette's own streams notice it themselves, and are cancelled
-        wait(lambda: not any(server.num_open for server in rig.upstreams.servers))
+        until(lambda: not any(server.num_open for server in rig.upstreams.servers))
     else:
-        wait(lambda: any(fake.left.is_set() for fake in rig.fakes))
+        until(has_left.is_set)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
@@ -336,33 +324,26 @@ def test_the_upstream_with_the_fewest_requests_is_next(rig, router):
         await asyncio.to_thread(may_end.wait, 60)
         return Response(ANSWERED, media_type="application/json")
 
-    for fake in rig.fakes:
-        fake.answer = held
-    asking = [
-        threading.Thread(target=httpx.post, args=(f"{rig.url}/v1/completions",),
-                         kwargs={"json": BODY, "timeout": 60})
-        for _ in range(6)
-    ]  # fmt: skip
-    for number, thread in enumerate(asking, start=1):
-        thread.start()
-        wait(lambda number=number: sum(len(fake.sent) for fake in rig.fakes) == number)
-    assert [len(fake.sent) for fake in rig.fakes] == [3, 3]
-    may_end.set()
-    for thread in asking:
-        thread.join()
+    rig.answer_by(held)
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(1, 7):
+            threads.submit(httpx.post, f"{rig.url}/v1/completions", json=BODY, timeout=60)
+            until(lambda number=number: sum(len(fake.sent) for fake in rig.fakes) == number)
+        assert [len(fake.sent) for fake in rig.fakes] == [3, 3]
+        may_end.set()
 
 
 def test_one_that_serves_the_model_no_longer_is_asked_last(rig, router):
     first, _ = rig.fakes
     first.models = ["other"]
     try:
-        wait(lambda: "other" in rig.upstreams.servers[0].models)
+        until(lambda: "other" in rig.upstreams.servers[0].models)
         for _ in range(6):
             assert router.post("/v1/completions", json=BODY).headers["X-Engine"] == "b"
         assert not first.sent
     finally:
         first.models = ["m"]
-        wait(lambda: "m" in rig.upstreams.servers[0].models)
+        until(lambda: "m" in rig.upstreams.servers[0].models)
 
 
 def test_what_the_router_cannot_route_is_a_sentence(rig, router, prompts, client):
@@ -385,22 +366,12 @@ def path_of(client, prompt):
 
 
 def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, router):
-    async def held(request):
-        while not await request.is_disconnected():
-            await asyncio.sleep(0.01)
-        return Response()
-
-    for fake in rig.fakes:
-        fake.answer = held
-    answers = []
-    thread = threading.Thread(
-        target=lambda: answers.append(router.post("/v1/completions", json=BODY))
-    )
-    thread.start()
-    wait(lambda: rig.upstreams.waiting and any(fake.sent for fake in rig.fakes))
-    rig.upstreams.stop(0.0)
-    thread.join()
-    error_of(answers[0], 503, code="stopping")
+    rig.answer_by(until_left)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(router.post, "/v1/completions", json=BODY)
+        until(lambda: rig.upstreams.waiting and any(fake.sent for fake in rig.fakes))
+        rig.upstreams.stop(0.0)
+    error_of(answer.result(), 503, code="stopping")
 
 
 @pytest.mark.parametrize(
@@ -566,7 +537,7 @@ def cells(tiny, limits, serving, tmp_path_factory):
         before = service(upstreams=upstreams)
         before.start()
         settings = HttpSettings(upstreams=upstreams, api_keys=("one", "two"))
-        url = stack.enter_context(serving(before, settings))
+        url = stack.enter_context(serving(before, settings=settings))
         yield SimpleNamespace(url=url, cells=halves, urls=urls)
 
 
@@ -584,13 +555,8 @@ def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, pro
             (choice,) = routed["choices"]
             assert routed["model"] == f"toy/path_{choice['path']:04d}"
             paths.add(choice["path"])
-            streamed_text = ""
-            with router.stream("POST", "/v1/completions", json=body | {"stream": True}) as events:
-                for line in events.iter_lines():
-                    if line.startswith("data: {"):
-                        (piece,) = json.loads(line.removeprefix("data: "))["choices"]
-                        streamed_text += piece["text"]
-            assert streamed_text == choice["text"]
+            events = events_of(router.post("/v1/completions", json=body | {"stream": True}))
+            assert "".join(event["choices"][0]["text"] for event in events) == choice["text"]
             assert path_of(router, prompt) == choice["path"]
             asked = {"model": "toy", "input": prompt, "max_output_tokens": 4, "temperature": 0}
             alone, routed = (

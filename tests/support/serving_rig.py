@@ -130,6 +130,13 @@ def completion(client, body):
     return answer.json()
 
 
+def post(body, size=0) -> tuple[bytes, bytes]:
+    """Head and body of a request for a completion; the body has as many bytes, or more."""
+    body = json.dumps(body).encode().ljust(size)
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    return f"POST /v1/completions HTTP/1.1\r\nHost: here\r\n{fields}\r\n\r\n".encode(), body
+
+
 def events_of(answer):
     """The events of a stream that has ended as it should."""
     assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
