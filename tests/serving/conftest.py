@@ -43,6 +43,27 @@ def client(service) -> Iterator:
 
 
 @pytest.fixture(scope="session")
+def chatting(service, tmp_path_factory):
+    """`chatting(template)` is a context: a client of the service with that chat template."""
+    from starlette.testclient import TestClient
+
+    from dipaco.serving.http.app import HttpSettings, make_app
+    from dipaco.serving.http.chat_template import ChatTemplate
+
+    @contextlib.contextmanager
+    def client(template):
+        file = tmp_path_factory.mktemp("chat") / "chat_template.jinja"
+        file.write_text(template)
+        app = make_app(
+            service, settings=HttpSettings(chat=ChatTemplate(file, service.tokenizer.file))
+        )
+        with TestClient(app, raise_server_exceptions=False) as client:
+            yield client
+
+    return client
+
+
+@pytest.fixture(scope="session")
 def url(service, serving) -> Iterator[str]:
     """The same service behind a real socket."""
     with serving(service) as url:

@@ -7,12 +7,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-
-from starlette.testclient import TestClient
-
-from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.http.chat_template import ChatTemplate
 from tests.support.serving_rig import error_of, events_of
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_requests.json").read_text())
@@ -20,11 +14,8 @@ TEMPLATE = "{% for m in messages %}{{ m.content if m.content is string else '' }
 
 
 @pytest.fixture(scope="module")
-def any_client(service, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("template")
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    chat = ChatTemplate(folder / "chat_template.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+def any_client(chatting):
+    with chatting(TEMPLATE) as client:
         yield client
 
 

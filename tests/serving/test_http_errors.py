@@ -29,6 +29,8 @@ from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, Stor
 from tests.support.serving_rig import ask_and_leave, error_of, in_process, until
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
+CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}], "max_tokens": 4}
+RESPONSE = {"model": "toy", "input": "ji", "max_output_tokens": 2}
 AS_JSON = {"Content-Type": "application/json"}
 
 
@@ -104,42 +106,70 @@ def test_a_body_that_is_not_a_request_is_refused(client, where, body):
     error_of(client.post(where, content=body, headers=AS_JSON), 400)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+ASK_FOR_NOTHING = {
+    "completions": (
         {"max_tokens": 4.0, "seed": 7.0, "n": 1e0},
         {"suffix": ""},
         {"stop": ""},
         {"stop": ["", ""]},
         {"stream_options": {"include_usage": False}},
         {"prompt_cache_retention": "in-memory"},
-    ],
-    ids=str,
-)
-def test_a_value_that_asks_for_nothing_is_accepted(client, change):
-    plain = client.post("/v1/completions", json=GOOD | {"temperature": 0})
-    answer = client.post("/v1/completions", json=GOOD | {"temperature": 0} | change)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"] == plain.json()["choices"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
+    ),
+    "chat/completions": (
+        {"tools": [{"type": "function"}], "tool_choice": "none"},
+        {"functions": [{"name": "f"}], "function_call": "none"},
+        {"tools": [], "functions": []},
+        {"top_logprobs": 0, "logprobs": False},
+        {"reasoning_effort": "none", "verbosity": "medium", "stop": ""},
+    ),
+    "responses": (
         {"reasoning": {}, "include": [], "tools": [], "max_tool_calls": None},
         {"reasoning": {"effort": None, "summary": None}, "text": {}},
         {"reasoning": {"effort": "none"}, "prompt": None, "context_management": None},
         {"background": False, "store": False, "truncation": "disabled", "instructions": ""},
+    ),
+}
+
+
+@pytest.mark.parametrize("where", ASK_FOR_NOTHING)
+def test_a_value_that_asks_for_nothing_is_accepted(client, where):
+    body = {"completions": GOOD, "chat/completions": CHAT, "responses": RESPONSE}[where]
+
+    def answered(change):
+        answer = client.post(f"/v1/{where}", json=body | {"temperature": 0} | change)
+        if answer.status_code != 200:
+            return answer.text
+        found = answer.json()
+        return found["choices"] if "choices" in found else found["output"][0]["content"]
+
+    plain = answered({})
+    for change in ASK_FOR_NOTHING[where]:
+        assert answered(change) == plain, change
+
+
+def test_an_effort_that_no_model_here_makes_is_refused(client):
+    wrong = RESPONSE | {"reasoning": {"effort": "high"}}
+    error_of(client.post("/v1/responses", json=wrong), 400, "reasoning.effort")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            {"service_tier": "x"},
+            "`service_tier`: Invalid enum value 'x'; expected is 'auto' or 'default'.",
+        ),
+        (
+            {"messages": [{"role": "me", "content": "jiji"}]},
+            "'me'; expected is 'assistant' or 'developer' or 'system' or 'user'.",
+        ),
+        ({"temperature": "hot"}, "Expected `float | null`, got `str`."),
     ],
     ids=str,
 )
-def test_a_response_may_have_values_that_ask_for_nothing(client, change):
-    body = {"model": "toy", "input": "ji", "temperature": 0, "max_output_tokens": 2}
-    plain, answer = (client.post("/v1/responses", json=body | more) for more in ({}, change))
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["output"][0]["content"] == plain.json()["output"][0]["content"]
-    wrong = {"reasoning": {"effort": "high"}}
-    error_of(client.post("/v1/responses", json=body | wrong), 400, "reasoning.effort")
+def test_an_answer_to_a_wrong_value_says_which_are_right(client, change, said):
+    response = client.post("/v1/chat/completions", json=CHAT | change)
+    assert error_of(response, 400).endswith(said)
 
 
 def test_a_body_may_be_compressed_and_may_begin_with_a_byte_order_mark(service, client):
