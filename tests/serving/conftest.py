@@ -54,9 +54,8 @@ def chatting(service, tmp_path_factory):
     def client(template):
         file = tmp_path_factory.mktemp("chat") / "chat_template.jinja"
         file.write_text(template)
-        app = make_app(
-            service, settings=HttpSettings(chat=ChatTemplate(file, service.tokenizer.file))
-        )
+        chat = ChatTemplate(file, service.tokenizer.file)
+        app = make_app(service, settings=HttpSettings(chat=chat))
         with TestClient(app, raise_server_exceptions=False) as client:
             yield client
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from tests.support.serving_rig import error_of, full_logits
+from tests.support.serving_rig import completion, error_of, full_logits
 
 OTHERS = ["toy/dense", "toy/dense_equal_tokens", "toy/base"]
 
@@ -39,7 +39,7 @@ def test_text_of_another_arm_is_that_of_its_own_modules(client, service, prompts
     while len(made) < len(ids) + 8:
         made.append(int(full_logits(service.model, parts, made)[-1].argmax()))
     body = {"model": name, "prompt": prompts[0], "max_tokens": 8, "temperature": 0}
-    answer = client.post("/v1/completions", json=body).json()
+    answer = completion(client, body)
     assert answer["model"] == name
     assert answer["system_fingerprint"] == release.digest
     assert answer["choices"][0]["text"] == service.tokenizer.decode(made[len(ids) :])
