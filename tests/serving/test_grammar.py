@@ -28,7 +28,7 @@ from dipaco.serving.http.errors import api_error_of
 from tests.support.serving_rig import (
     CONFIG,
     ForcedTokens,
-    ids,
+    one_by_one,
     prepared,
     read,
     request,
@@ -45,6 +45,11 @@ SCHEMA = json.dumps(
 )
 
 
+def tokens_of(mask_W):
+    """Those that a mask allows."""
+    return np.flatnonzero(np.unpackbits(mask_W.view(np.uint8), bitorder="little"))
+
+
 def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
     rng, num_forced = np.random.default_rng(0), 0
     for _ in range(10):
@@ -53,14 +58,13 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
         while not state.is_complete:
             allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
             fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
-            (allowed,) = np.nonzero(np.unpackbits(allowed_1W.view(np.uint8), bitorder="little"))
+            allowed = tokens_of(allowed_1W)
             if state.forced:
                 num_forced += 1
                 assert allowed.tolist() == [state.forced[0]]
             else:
-                own = np.nonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
-                size = grammars.vocabulary.size
-                assert own[0][own[0] < size].tolist() == allowed[allowed < size].tolist()
+                own, size = tokens_of(state.allowed_W), grammars.vocabulary.size
+                assert own[own < size].tolist() == allowed[allowed < size].tolist()
             token = state.forced[0] if state.forced else int(rng.choice(allowed))
             tokens.append(token)
             state.add(token)
@@ -178,36 +182,36 @@ def make_loop(grammars, steps):
     )
 
 
+def drawn_by(loop, schemas, max_new_tokens=40, **more):
+    """A text of each schema as tokens and end, and how many blocks they took."""
+    warm = SamplingSettings(temperature=1.0)
+    given = {"max_new_tokens": max_new_tokens, "sampling": warm} | more
+    streams = [
+        loop.submit(request(schema=each, seed=seed, **given)) for seed, each in enumerate(schemas)
+    ]
+    blocks = 0
+    while loop.run_once():
+        blocks += 1
+    return [read(stream) for stream in streams], blocks
+
+
+def next_turn(loop, text):
+    """The tokens after a text, which is then in the prompt."""
+    return one_by_one(loop, [request((5, 9, 2, *text, 7), max_new_tokens=8)])
+
+
 def assert_same_in_steps_of_one_token(grammars, schemas, max_new_tokens, num_reused):
     """Asks for a text of each schema, drawn in blocks of one step and of eight. Returns the texts,
     and how many blocks either took.
     """
-    warm = SamplingSettings(temperature=1.0)
     texts, logprobs, blocks, later = {}, {}, {}, {}
     for steps in (1, 8):
         loop = make_loop(grammars, steps)
-        streams = [
-            loop.submit(
-                request(
-                    max_new_tokens=max_new_tokens,
-                    schema=each,
-                    seed=seed,
-                    sampling=warm,
-                    num_logprobs=1,
-                )
-            )
-            for seed, each in enumerate(schemas)
-        ]
-        blocks[steps] = 0
-        while loop.run_once():
-            blocks[steps] += 1
-        made = [read(stream)[0] for stream in streams]
-        texts[steps] = [[token.id for token in tokens] for tokens in made]
-        logprobs[steps] = [token.logprob for tokens in made for token in tokens]
-        # The next turn goes on from what a row that rested has left in the cache.
-        turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
-        run_until_idle(loop)
-        later[steps] = ids(turn)
+        made, blocks[steps] = drawn_by(loop, schemas, max_new_tokens, num_logprobs=1)
+        texts[steps] = [[token.id for token in tokens] for tokens, _ in made]
+        logprobs[steps] = [token.logprob for tokens, _ in made for token in tokens]
+        # It goes on from what a row that rested has left in the cache.
+        later[steps] = next_turn(loop, texts[steps][2])
         assert loop.stats().num_prompts_reused == num_reused
     assert texts[1] == texts[8]
     assert later[1] == later[8]
@@ -234,21 +238,9 @@ ENDING = json.dumps(
 )
 
 
-def texts_of(loop, schemas, max_new_tokens=40, prompt=(5, 9, 2), **more):
-    """The tokens and the end of a request with each schema, and how many blocks they took."""
-    warm = SamplingSettings(temperature=1.0)
-    streams = [
-        loop.submit(
-            request(
-                prompt, max_new_tokens=max_new_tokens, schema=each, seed=seed, sampling=warm, **more
-            )
-        )
-        for seed, each in enumerate(schemas)
-    ]
-    blocks = 0
-    while loop.run_once():
-        blocks += 1
-    made = [read(stream) for stream in streams]
+def texts_of(loop, schemas, **more):
+    """The token ids and the end of a text of each schema, and how many blocks they took."""
+    made, blocks = drawn_by(loop, schemas, **more)
     return [([token.id for token in tokens], end.reason) for tokens, end in made], blocks
 
 
@@ -264,12 +256,8 @@ def test_the_end_of_a_text_that_its_grammar_knows_takes_no_block_and_is_not_in_t
     _, blocks = texts_of(make_loop(grammars, 8), [ENDING])
     _, slow_blocks = texts_of(make_loop(grammars, 8), [ENDING], num_logprobs=0)
     assert blocks < slow_blocks
-    after = []
-    for each in (loop, make_loop(grammars, 8)):  # the other has nothing of it in its cache
-        turn = each.submit(request((5, 9, 2, *texts[0][0], 7), max_new_tokens=8))
-        run_until_idle(each)
-        after.append(ids(turn))
-    assert after[0] == after[1]
+    afresh = make_loop(grammars, 8)  # which has nothing of it in its cache
+    assert next_turn(loop, texts[0][0]) == next_turn(afresh, texts[0][0])
 
 
 def test_the_known_end_of_a_text_ends_at_its_limit_and_at_a_stop_token(grammars):
@@ -394,7 +382,7 @@ def drawn(state, rng, most_tokens):
     """Tokens drawn from the masks, until the text is complete or has so many."""
     tokens = []
     while not state.is_complete and len(tokens) < most_tokens:
-        allowed = np.flatnonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
+        allowed = tokens_of(state.allowed_W)
         tokens.append(state.forced[0] if state.forced else int(rng.choice(allowed)))
         state.add(tokens[-1])
     return tokens

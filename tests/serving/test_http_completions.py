@@ -300,7 +300,8 @@ def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
 
 
 def test_route_returns_path_modules_and_scores_best_first(service, client, prompts):
-    for prompt in prompts[:4]:
+    guesses = []
+    for prompt in (*prompts[:4], " ".join(prompts[:2])):
         path, ids = path_and_ids(service, prompt)
         route = client.post("/v1/route", json={"prompt": prompt}).json()
         assert route["path"] == path == route["scores"][0]["path"]
@@ -310,6 +311,9 @@ def test_route_returns_path_modules_and_scores_best_first(service, client, promp
         assert len(scores) == 4
         assert route["prompt_tokens"] == len(ids)
         assert route["routed_tokens"] == min(len(ids), 32)
+        guesses.append(route["is_guess"])
+        assert route["is_guess"] is (len(ids) < 32)
+    assert guesses == [True] * 4 + [False], "all but the last are shorter than what a router reads"
 
 
 def test_examples_are_of_the_runs_own_text_and_there_are_none_where_none_are_known(

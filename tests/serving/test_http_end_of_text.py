@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.data.config import END_OF_TEXT
-from tests.support.serving_rig import completion, error_of, events_of, prompt_router, route
+from tests.support.serving_rig import completion, events_of, prompt_router, route
 
 LIKELY = {"temperature": 2, "max_tokens": 40, "n": 30, "seed": 3}  # some of 1,200 tokens end
 
@@ -93,9 +93,3 @@ def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     asyncio.run(reroute(text[1:]))
     asyncio.run(reroute(text[:1]))
     assert seen == [[5, 6], [5, 6], [service.edges.start]]
-
-
-@pytest.mark.parametrize("min_tokens", [41, -1, "3", 1.5])
-def test_a_bad_fewest_number_of_tokens_is_refused(client, some_text, min_tokens):
-    answer = client.post("/v1/completions", json=some_text | {"min_tokens": min_tokens})
-    error_of(answer, 400, param="min_tokens")

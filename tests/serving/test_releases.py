@@ -12,7 +12,7 @@ from dipaco.serving import warm_up
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
-from dipaco.serving.models import ReleaseHealth, ServedReleases
+from dipaco.serving.models import ReleaseHealth
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
@@ -357,15 +357,6 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     (sentence,) = notices
     assert "paths 1, 3 answer 503" in sentence
     assert ("unless they are in memory" in sentence) == holds_parts
-
-
-def test_a_release_is_known_while_something_refers_to_it(service):
-    release = service.releases.current.release
-    releases = ServedReleases(release, is_routed=True)
-    held = releases.current
-    releases.swap(release._replace(phase=9))
-    assert releases.find(held.digest) is held
-    assert releases.current.digest != held.digest
 
 
 def test_a_prefix_is_routed_once(service, monkeypatch):
