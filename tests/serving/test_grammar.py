@@ -185,9 +185,10 @@ def make_loop(grammars, steps):
 def drawn_by(loop, schemas, max_new_tokens=40, **more):
     """A text of each schema as tokens and end, and how many blocks they took."""
     warm = SamplingSettings(temperature=1.0)
-    given = {"max_new_tokens": max_new_tokens, "sampling": warm} | more
+    given = {"max_new_tokens": max_new_tokens, "sampling": warm}
     streams = [
-        loop.submit(request(schema=each, seed=seed, **given)) for seed, each in enumerate(schemas)
+        loop.submit(request(**given | {"schema": each, "seed": seed} | more))
+        for seed, each in enumerate(schemas)
     ]
     blocks = 0
     while loop.run_once():
@@ -225,6 +226,9 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
     )  # three have one prompt
     for seed in (0, 2, 3):
         assert json.loads(grammars.text(texts[seed]))["on"] == 17
+    # The text without a schema is as alone, with no grammar in its steps.
+    (alone, *_), _ = drawn_by(make_loop(grammars, 8), [None], seed=1)
+    assert texts[1] == [token.id for token in alone[0]]
     assert blocks[8] < blocks[1] / 1.5
 
 

@@ -20,7 +20,14 @@ from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.topology import ModuleId
-from tests.support.serving_rig import ask_and_leave, in_process, path_bytes, until
+from tests.support.serving_rig import (
+    ask_and_leave,
+    asked_by,
+    completion,
+    in_process,
+    path_bytes,
+    until,
+)
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -35,37 +42,24 @@ def tight(tiny, limits):
 
 
 @pytest.mark.slow
-def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client):
-    def expected(path):
-        answer = client.post("/v1/completions", json=REQUEST | {"path": path}).json()
-        return answer["choices"][0]["text"]
+def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client, prompts):
+    """Also if one request, and no other, needs more paths than fit at once."""
 
-    async def all_at_once():
+    async def at_once(bodies):
         async with in_process(tight) as http_client:
-            answers = await asyncio.gather(
-                *(
-                    http_client.post("/v1/completions", json=REQUEST | {"path": i % 4})
-                    for i in range(12)
-                )
-            )
-            return [answer.json()["choices"][0]["text"] for answer in answers]
+            asking = (http_client.post("/v1/completions", json=body) for body in bodies)
+            answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [200] * len(answers)
+        return [answer.json()["choices"] for answer in answers]
 
-    assert asyncio.run(all_at_once()) == [expected(i % 4) for i in range(12)]
+    bodies = [*(REQUEST | {"path": i % 4} for i in range(12)), REQUEST | {"prompt": prompts}]
+    choices = asyncio.run(at_once(bodies[:12])) + asyncio.run(at_once(bodies[12:]))
+    assert choices == [completion(client, body)["choices"] for body in bodies]
+    assert len({choice["path"] for choice in choices[-1]}) > 1
     stats = tight.cache.stats()
     assert stats.num_bytes <= tight.cache.max_bytes
     assert (stats.paths, stats.pinned) == (1, 0)
     assert stats.evictions >= 3
-
-
-@pytest.mark.slow
-def test_one_request_may_need_more_paths_than_fit_at_once(tight, prompts):
-    async def one():
-        async with in_process(tight) as http_client:
-            return await http_client.post("/v1/completions", json=REQUEST | {"prompt": prompts})
-
-    answer = asyncio.run(one())
-    assert answer.status_code == 200, answer.text
-    assert len({choice["path"] for choice in answer.json()["choices"]}) > 1
 
 
 @pytest.fixture
@@ -83,10 +77,7 @@ def slow():
     cache = PathCache(load, 300)
     with cache.pin(_modules_of("warm")):
         pass
-    yield SimpleNamespace(
-        cache=cache, is_read=is_read, began=began, began_again=began_again, modules_of=_modules_of
-    )
-    is_read.set()
+    yield SimpleNamespace(cache=cache, is_read=is_read, began=began, began_again=began_again)
     is_read.set()
 
 
@@ -147,11 +138,11 @@ def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_t
     async def run():
         admission = PathAdmission(slow.cache)
         for _ in range(50):
-            gone = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
+            gone = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
             await asyncio.sleep(0.002)
             gone.cancel()
         assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
-        await asyncio.wait_for(_pin_once(admission, slow.modules_of("cold")), 30)
+        await asyncio.wait_for(_pin_once(admission, _modules_of("cold")), 30)
         slow.is_read.set()
         await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
 
@@ -170,11 +161,11 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
 
     async def run():
         admission = PathAdmission(slow.cache)
-        async with admission.pinned(slow.modules_of("warm"), "client"):
-            first = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
-            async with admission.pinned(slow.modules_of("third"), "client"):
-                cold = asyncio.create_task(_pin_once(admission, slow.modules_of("cold")))
-                later = asyncio.create_task(_hold(admission, slow.modules_of("slow")))
+        async with admission.pinned(_modules_of("warm"), "client"):
+            first = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
+            async with admission.pinned(_modules_of("third"), "client"):
+                cold = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
+                later = asyncio.create_task(_hold(admission, _modules_of("slow")))
                 await asyncio.to_thread(slow.began.wait, 30)
                 first.cancel()
                 slow.is_read.set()
@@ -276,9 +267,7 @@ def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatc
         async with contextlib.AsyncExitStack() as stack:
             clients = []
             for port in (1, 2):
-                transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
-                new = httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
-                clients.append(await stack.enter_async_context(new))
+                clients.append(await stack.enter_async_context(asked_by(app, port)))
             may_go_on.clear()
             flood = asyncio.create_task(ask(clients, 0, capacity))
             await until(lambda: num_held() == capacity)
@@ -322,8 +311,7 @@ def test_one_key_learns_nothing_of_anothers_prompts_from_the_caches(service):
             """How often a prompt was reused, and a prefix routed, for a request."""
             before = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
             headers = {"Authorization": f"Bearer {key}"}
-            answer = client.post("/v1/completions", json=body | more, headers=headers)
-            assert answer.status_code == 200, answer.text
+            completion(client, body | more, headers=headers)
             now = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
             return now[0] - before[0], now[1] - before[1]
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import re
 
-import httpx
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
@@ -26,7 +25,7 @@ from dipaco.serving.http.server import http_config
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
-from tests.support.serving_rig import ask_and_leave, error_of, in_process, until
+from tests.support.serving_rig import ask_and_leave, asked_by, error_of, in_process, until
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}], "max_tokens": 4}
@@ -360,8 +359,7 @@ def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choic
                 yield
 
         async def ask(port, n):
-            transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
-            async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            async with asked_by(app, port) as client:
                 return await client.post("/v1/completions", json=GOOD | {"n": n})
 
         monkeypatch.setattr(PathAdmission, "pinned", late_but_for_the_first)

@@ -16,7 +16,6 @@ pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 from dipaco.serving.decoding import grammar
 from dipaco.serving.decoding.grammar import GrammarState
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
-from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS
@@ -105,35 +104,11 @@ def test_streams_stops_and_fewest_tokens_work_with_a_schema(client):
     assert whole.startswith(cut["text"])
 
 
-def test_any_object_begins_as_one_and_other_rows_of_the_step_are_as_alone(client, service):
+def test_any_object_begins_as_one(client):
     (choice,) = ask(client, response_format={"type": "json_object"}, seed=3)["choices"]
     assert choice["text"].startswith("{")
     if choice["finish_reason"] == "stop":
         assert isinstance(json.loads(choice["text"]), dict)
-
-    def submit(schema):
-        request = GenerationRequest(
-            prompt_ids=(40, 41, 42),
-            path=1,
-            modules=service.releases.current.modules_of(1),
-            release=service.releases.current.digest,
-            max_new_tokens=20,
-            sampling=SamplingSettings(temperature=1.0),
-            seed=5,
-            schema=schema,
-        )
-        return service.loop.submit(request)
-
-    def read(stream):
-        items = []
-        while not isinstance(item := stream.get(timeout_seconds=60), Finish):
-            items.append(item.id)
-        return items
-
-    alone = read(submit(None))
-    together = [submit(json.dumps(SCHEMA)), submit(None)]
-    assert read(together[1]) == alone
-    assert read(together[0]) != alone
 
 
 def test_a_text_that_goes_on_elsewhere_goes_on_in_its_grammar(service):

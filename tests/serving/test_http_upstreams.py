@@ -33,7 +33,7 @@ from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.upstreams import Upstreams, read_router, read_targets
-from tests.support.serving_rig import error_of, events_of, post
+from tests.support.serving_rig import completion, error_of, events_of, post
 from tests.support.waiting import until
 
 JSON = {"Content-Type": "application/json"}
@@ -547,9 +547,7 @@ def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, pro
     with httpx.Client(base_url=cells.url, timeout=60, headers=headers) as router:
         for prompt in prompts:
             body = BODY | {"prompt": prompt, "logprobs": 2}
-            alone, routed = (
-                each.post("/v1/completions", json=body).json() for each in (client, router)
-            )
+            alone, routed = (completion(each, body) for each in (client, router))
             assert routed["choices"] == alone["choices"]
             assert routed["usage"] == alone["usage"]
             (choice,) = routed["choices"]
@@ -583,8 +581,8 @@ def test_cells_reuse_what_one_key_of_the_router_has_asked_for_that_key_only(cell
     def reused(key):
         before = cells.cells[0].loop.stats().num_prompts_reused
         headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.post(f"{cells.url}/v1/completions", json=body, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
+        with httpx.Client(base_url=cells.url, timeout=60, headers=headers) as router:
+            completion(router, body)
         return cells.cells[0].loop.stats().num_prompts_reused - before
 
     assert [reused(key) for key in ("one", "two", "one", "two")] == [0, 0, 1, 1]

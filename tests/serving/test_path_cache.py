@@ -84,23 +84,12 @@ def test_the_least_recently_used_path_is_evicted_first():
     assert cache.stats().evictions == 1
 
 
-def test_a_pinned_path_stays_and_frees_its_bytes_when_unpinned():
-    cache = PathCache(Disk().load, 4 * SIZE)
-    with cache.pin(modules_of(0)) as parts, cache.pin(modules_of(4)):
-        with pytest.raises(NoRoomForPath, match="All 2 paths"):
-            use(cache, 8)
-        with cache.pin(modules_of(0)) as again:
-            assert again is parts
-    with cache.pin(modules_of(8)):
-        assert cache.stats().num_bytes <= 4 * SIZE
-
-
 def test_a_path_that_finds_no_room_evicts_nothing():
     cache = PathCache(Disk().load, 4 * SIZE)  # paths 0 and 4 share nothing, nor do 8 and they
     use(cache, 4)
     with cache.pin(modules_of(0)), cache.pin(modules_of(1)):  # three modules in use, one not
         use(cache, 4)  # early/0001 with late/0001
-        with pytest.raises(NoRoomForPath):
+        with pytest.raises(NoRoomForPath, match="All 2 paths"):
             use(cache, 8)
         assert cache.contains(modules_of(4))
     assert cache.stats().evictions == 0
@@ -195,8 +184,10 @@ def test_bytes_stay_within_the_limit_and_pins_hold_for_any_sequence(steps, most_
         stats = cache.stats()
         assert stats.num_bytes == stats.modules * SIZE <= most_modules * SIZE
         assert stats.pinned == len({p for p, _, _ in pins})
-        for path_held, _, _ in pins:
+        held = {path: parts for path, _, parts in pins}
+        for path_held, _, parts in pins:
             assert cache.contains(modules_of(path_held))
+            assert parts is held[path_held], "they are what all who have the path have"
 
 
 def test_many_threads_may_pin_at_once():

@@ -3,7 +3,6 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from dipaco.control.errors import NotAvailable
@@ -19,7 +18,7 @@ from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
 from dipaco.store.objects import Objects
-from tests.support.serving_rig import path_bytes, route
+from tests.support.serving_rig import path_bytes
 
 
 @pytest.fixture
@@ -357,11 +356,3 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     (sentence,) = notices
     assert "paths 1, 3 answer 503" in sentence
     assert ("unless they are in memory" in sentence) == holds_parts
-
-
-def test_a_prefix_is_routed_once(service, monkeypatch):
-    served, prompt = service.releases.current, np.arange(1, 6, dtype=np.int32)
-    first = route(service, served, prompt)
-    monkeypatch.setattr("dipaco.serving.dispatch.document_features", None)
-    again = route(service, served, prompt)
-    assert (again.path, again.scores) == (first.path, first.scores)

@@ -123,9 +123,9 @@ def error_of(response, status, param=None, code=None):
     return detail["message"]
 
 
-def completion(client, body):
+def completion(client, body, **more):
     """What a server answers that can answer."""
-    answer = client.post("/v1/completions", json=body)
+    answer = client.post("/v1/completions", json=body, **more)
     assert answer.status_code == 200, answer.text
     return answer.json()
 
@@ -166,11 +166,16 @@ async def until(holds):
 
 def in_process(service):
     """A client of the service that needs no socket, and may ask for many things at once."""
-    import httpx
-
     from dipaco.serving.http.app import make_app
 
-    transport = httpx.ASGITransport(make_app(service))
+    return asked_by(make_app(service), port=123)
+
+
+def asked_by(app, port):
+    """Such a client of an app, with a port of its own."""
+    import httpx
+
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
     return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
 
 
