@@ -1,6 +1,8 @@
 """The tiny run, served in this process: one service and one client for all HTTP tests."""
 
+import asyncio
 import contextlib
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,17 @@ from dipaco.data.toy import toy_documents
 
 CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
 MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """An `async def` test has an event loop, and two minutes."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), 120))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -90,17 +90,13 @@ async def _pin_once(admission, modules):
         pass
 
 
-def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
+async def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
     """The warm path twice, then one that is read, from a thread and by the request itself."""
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        for _ in range(2):
-            await _pin_once(admission, _modules_of("warm"))
-        slow.is_read.set()
-        await _pin_once(admission, _modules_of("slow"))
-
-    asyncio.run(run())
+    admission = PathAdmission(slow.cache)
+    for _ in range(2):
+        await _pin_once(admission, _modules_of("warm"))
+    slow.is_read.set()
+    await _pin_once(admission, _modules_of("slow"))
     with slow.cache.pin(_modules_of("slow")):  # as the loop does for the request
         stats = slow.cache.stats()
     assert (stats.hits, stats.misses) == (2, 1)
@@ -134,23 +130,22 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
         assert [each.result().status_code for each in cold] == [200] * 12
 
 
-def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(slow):
-    async def run():
-        admission = PathAdmission(slow.cache)
-        for _ in range(50):
-            gone = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
-            await asyncio.sleep(0.002)
-            gone.cancel()
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
-        await asyncio.wait_for(_pin_once(admission, _modules_of("cold")), 30)
-        slow.is_read.set()
-        await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
-
-    asyncio.run(run())
+async def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(
+    slow,
+):
+    admission = PathAdmission(slow.cache)
+    for _ in range(50):
+        gone = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
+        await asyncio.sleep(0.002)
+        gone.cancel()
+    assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
+    await asyncio.wait_for(_pin_once(admission, _modules_of("cold")), 30)
+    slow.is_read.set()
+    await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
     assert not slow.began_again
 
 
-def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
+async def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
     slow, monkeypatch
 ):
     """Else the path would be evicted for it, and read once more."""
@@ -159,46 +154,39 @@ def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_wai
     def reading(admission):
         return {digest for key in admission._readers._jobs for digest in key}
 
-    async def run():
-        admission = PathAdmission(slow.cache)
-        async with admission.pinned(_modules_of("warm"), "client"):
-            first = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
-            async with admission.pinned(_modules_of("third"), "client"):
-                cold = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-                later = asyncio.create_task(_hold(admission, _modules_of("slow")))
-                await asyncio.to_thread(slow.began.wait, 30)
-                first.cancel()
-                slow.is_read.set()
-                await asyncio.wait_for(until(lambda: "slow" not in reading(admission)), 30)
-                await asyncio.wait_for(until(lambda: slow.cache.stats().pinned == 3), 30)
-                assert not cold.done()
-            await asyncio.wait_for(cold, 30)
-            later.cancel()
-
-    asyncio.run(run())
+    admission = PathAdmission(slow.cache)
+    async with admission.pinned(_modules_of("warm"), "client"):
+        first = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
+        async with admission.pinned(_modules_of("third"), "client"):
+            cold = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
+            later = asyncio.create_task(_hold(admission, _modules_of("slow")))
+            await asyncio.to_thread(slow.began.wait, 30)
+            first.cancel()
+            slow.is_read.set()
+            await asyncio.wait_for(until(lambda: "slow" not in reading(admission)), 30)
+            await asyncio.wait_for(until(lambda: slow.cache.stats().pinned == 3), 30)
+            assert not cold.done()
+        await asyncio.wait_for(cold, 30)
+        later.cancel()
     assert not slow.began_again
 
 
-def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
+async def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
     """The loop, too, unpins paths; and what waited in vain before is forgotten."""
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        with contextlib.ExitStack() as others:
-            for digest in ("one", "two", "three"):
-                others.enter_context(slow.cache.pin(_modules_of(digest)))
-            for _ in range(2):
-                waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-                await asyncio.wait_for(until(lambda: admission._waiting), 30)
-                waiting.cancel()
-                await asyncio.wait([waiting])
-                assert not admission._waiting
+    admission = PathAdmission(slow.cache)
+    with contextlib.ExitStack() as others:
+        for digest in ("one", "two", "three"):
+            others.enter_context(slow.cache.pin(_modules_of(digest)))
+        for _ in range(2):
             waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
             await asyncio.wait_for(until(lambda: admission._waiting), 30)
-            others.close()
-            await asyncio.wait_for(waiting, 30)
-
-    asyncio.run(run())
+            waiting.cancel()
+            await asyncio.wait([waiting])
+            assert not admission._waiting
+        waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
+        await asyncio.wait_for(until(lambda: admission._waiting), 30)
+        others.close()
+        await asyncio.wait_for(waiting, 30)
     assert slow.cache.stats().pinned == 0
 
 
@@ -207,7 +195,7 @@ async def _hold(admission, *path):
         await asyncio.sleep(60)
 
 
-def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
+async def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
     may_end, routed, begin_all = threading.Event(), [], service.dispatcher.begin_all
 
     def begin_late(prompts):
@@ -216,43 +204,37 @@ def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
         return begin_all(prompts)
 
     monkeypatch.setattr(service.dispatcher, "begin_all", begin_late)
+    async with in_process(service) as http_client:
 
-    async def run():
-        async with in_process(service) as http_client:
+        async def ask(n):
+            return await http_client.post("/v1/completions", json=REQUEST | {"n": n})
 
-            async def ask(n):
-                return await http_client.post("/v1/completions", json=REQUEST | {"n": n})
-
-            flood = asyncio.create_task(ask(service.loop.capacity))
-            await asyncio.wait_for(until(lambda: routed), 30)
-            refused = await ask(1)
-            may_end.set()
-            return refused.status_code, (await flood).status_code
-
-    assert asyncio.run(run()) == (429, 200)
+        flood = asyncio.create_task(ask(service.loop.capacity))
+        await asyncio.wait_for(until(lambda: routed), 30)
+        refused = await ask(1)
+        may_end.set()
+        assert (refused.status_code, (await flood).status_code) == (429, 200)
     assert len(routed) == 1
 
 
-def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places_back(tiny, limits):
+async def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places_back(
+    tiny, limits
+):
     settings = ServiceSettings(limits=limits, rule="likelihood")
     with Service(tiny.folder, settings, say=lambda _: None) as service:  # its loop does not run
         may_read, load, capacity = threading.Event(), service.cache._load, service.loop.capacity
         service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
         body = b'{"model": "toy", "prompt": "jiji", "n": %d}' % capacity
-
-        async def run():
-            app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
-            leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
-            await asyncio.wait_for(until(lambda: service.cache.stats().pinned), 30)
-            leaves.set()
-            first = await asyncio.wait_for(leaving, 30)
-            may_read.set()
-            again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
-            await asyncio.wait_for(until(lambda: len(service.loop._queue) == capacity), 30)
-            leaves_later.set()
-            return first, await asyncio.wait_for(again, 30)
-
-        assert asyncio.run(run()) == (499, 499)  # none was refused
+        app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
+        leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
+        await asyncio.wait_for(until(lambda: service.cache.stats().pinned), 30)
+        leaves.set()
+        first = await asyncio.wait_for(leaving, 30)
+        may_read.set()
+        again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
+        await asyncio.wait_for(until(lambda: len(service.loop._queue) == capacity), 30)
+        leaves_later.set()
+        assert (first, await asyncio.wait_for(again, 30)) == (499, 499)  # none was refused
 
 
 def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatch):

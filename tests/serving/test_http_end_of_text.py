@@ -1,7 +1,5 @@
 """A text ends at its end token over HTTP, and begins at its start token."""
 
-import asyncio
-
 import numpy as np
 import pytest
 
@@ -74,7 +72,7 @@ def test_the_router_reads_what_follows_the_start_token(service, prompts):
         )
 
 
-def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
+async def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     seen = []
 
     class Trained:
@@ -85,11 +83,7 @@ def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     served = service.releases.current
     monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: Trained()})
     text = np.array([service.edges.start, 5, 6], np.int32)
-
-    async def reroute(text):
-        return await prompt_router(service).reroute(served, text, "someone")
-
-    assert asyncio.run(reroute(text)).tokens_read == 2
-    asyncio.run(reroute(text[1:]))
-    asyncio.run(reroute(text[:1]))
+    router = prompt_router(service)
+    told = [await router.reroute(served, each, "someone") for each in (text, text[1:], text[:1])]
+    assert [next_path.tokens_read for next_path in told] == [2, 2, 1]
     assert seen == [[5, 6], [5, 6], [service.edges.start]]

@@ -318,79 +318,67 @@ def idle_service(tiny, limits):
         yield service
 
 
-def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):
-    async def many():
-        async with in_process(idle_service) as client:
-            capacity = idle_service.loop.capacity  # the free rows, and two more
-            first = [
-                asyncio.create_task(client.post("/v1/completions", json=GOOD))
-                for _ in range(capacity)
-            ]
-            await until(lambda: idle_service.loop.stats().num_waiting == capacity)
-            late = await client.post("/v1/completions", json=GOOD)
-            message = error_of(late, 429, code="queue_full")
-            assert "Try again" in message
-            assert int(late.headers["retry-after"]) >= 1
-            never = await client.post("/v1/completions", json=GOOD | {"n": capacity + 1})
-            assert f"more than the {capacity}" in error_of(never, 400, "n")
-            in_thread = asyncio.get_running_loop().run_in_executor
-            while not all(task.done() for task in first):
-                await in_thread(None, idle_service.loop.run_once)
-            assert [task.result().status_code for task in first] == [200] * capacity
-
-    asyncio.run(many())
+async def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):
+    async with in_process(idle_service) as client:
+        capacity = idle_service.loop.capacity  # the free rows, and two more
+        first = [
+            asyncio.create_task(client.post("/v1/completions", json=GOOD)) for _ in range(capacity)
+        ]
+        await until(lambda: idle_service.loop.stats().num_waiting == capacity)
+        late = await client.post("/v1/completions", json=GOOD)
+        message = error_of(late, 429, code="queue_full")
+        assert "Try again" in message
+        assert int(late.headers["retry-after"]) >= 1
+        never = await client.post("/v1/completions", json=GOOD | {"n": capacity + 1})
+        assert f"more than the {capacity}" in error_of(never, 400, "n")
+        in_thread = asyncio.get_running_loop().run_in_executor
+        while not all(task.done() for task in first):
+            await in_thread(None, idle_service.loop.run_once)
+        assert [task.result().status_code for task in first] == [200] * capacity
     assert idle_service.cache.stats().pinned == 0
 
 
-def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choices(
+async def test_a_request_is_admitted_whole_when_another_client_comes_between_its_choices(
     idle_service, monkeypatch
 ):
     loop, pinned = idle_service.loop, PathAdmission.pinned
     app, numbers = make_app(idle_service), itertools.count()
+    may_go_on = asyncio.Event()
 
-    async def both():
-        may_go_on = asyncio.Event()
+    @contextlib.asynccontextmanager
+    async def late_but_for_the_first(admission, modules, client):
+        if 0 < next(numbers) < loop.capacity:
+            await may_go_on.wait()
+        async with pinned(admission, modules, client):
+            yield
 
-        @contextlib.asynccontextmanager
-        async def late_but_for_the_first(admission, modules, client):
-            if 0 < next(numbers) < loop.capacity:
-                await may_go_on.wait()
-            async with pinned(admission, modules, client):
-                yield
+    async def ask(port, n):
+        async with asked_by(app, port) as client:
+            return await client.post("/v1/completions", json=GOOD | {"n": n})
 
-        async def ask(port, n):
-            async with asked_by(app, port) as client:
-                return await client.post("/v1/completions", json=GOOD | {"n": n})
-
-        monkeypatch.setattr(PathAdmission, "pinned", late_but_for_the_first)
-        first = asyncio.create_task(ask(1, loop.capacity))
-        await until(lambda: loop.stats().num_waiting == 1)
-        other = asyncio.create_task(ask(2, loop.capacity // 2))
-        await until(lambda: loop.stats().num_waiting == 1 + loop.capacity // 2)
-        may_go_on.set()
-        in_thread = asyncio.get_running_loop().run_in_executor
-        while not (first.done() and other.done()):
-            await in_thread(None, loop.run_once)
-        return first.result().status_code, other.result().status_code
-
-    assert asyncio.run(both()) == (200, 200)
+    monkeypatch.setattr(PathAdmission, "pinned", late_but_for_the_first)
+    first = asyncio.create_task(ask(1, loop.capacity))
+    await until(lambda: loop.stats().num_waiting == 1)
+    other = asyncio.create_task(ask(2, loop.capacity // 2))
+    await until(lambda: loop.stats().num_waiting == 1 + loop.capacity // 2)
+    may_go_on.set()
+    in_thread = asyncio.get_running_loop().run_in_executor
+    while not (first.done() and other.done()):
+        await in_thread(None, loop.run_once)
+    assert (first.result().status_code, other.result().status_code) == (200, 200)
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_client_that_disconnects_frees_its_rows_and_its_path(idle_service, is_streamed):
+async def test_a_client_that_disconnects_frees_its_rows_and_its_path(idle_service, is_streamed):
     app = make_app(idle_service)
     body = json.dumps(GOOD | {"stream": is_streamed, "n": 2}).encode()
-
-    async def call():
-        has_left = asyncio.Event()
-        answering = asyncio.create_task(ask_and_leave(app, body, has_left))
-        await until(lambda: idle_service.loop.stats().num_waiting == 2)
-        assert idle_service.cache.stats().pinned == 1
-        has_left.set()
-        await answering
-        await until(lambda: idle_service.cache.stats().pinned == 0)
-
-    asyncio.run(call())
+    has_left = asyncio.Event()
+    answering = asyncio.create_task(ask_and_leave(app, body, has_left))
+    await until(lambda: idle_service.loop.stats().num_waiting == 2)
+    assert idle_service.cache.stats().pinned == 1
+    has_left.set()
+    await answering
+    await until(lambda: idle_service.cache.stats().pinned == 0)
     while idle_service.loop.run_once():
         pass
     assert idle_service.loop.stats().num_tokens == 0, "tokens were made for a client that had left"
@@ -460,7 +448,7 @@ def test_the_server_is_not_healthy_while_its_device_makes_no_tokens(client, monk
         assert answer.json()["status"] == "the device makes no tokens"
 
 
-def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
+async def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
     monkeypatch.setattr(requests, "BODY_SECONDS", 0.05)
 
     async def no_message():
@@ -469,7 +457,7 @@ def test_a_body_that_does_not_arrive_is_refused_after_a_while(monkeypatch):
     headers = [(b"content-type", b"application/json")]
     slow = Request({"type": "http", "headers": headers}, no_message)
     with pytest.raises(ApiError, match="incomplete after") as raised:
-        asyncio.run(requests.read_body(slow, 1000, CompletionRequest))
+        await requests.read_body(slow, 1000, CompletionRequest)
     assert raised.value.status == 408
 
 

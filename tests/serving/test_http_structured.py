@@ -217,7 +217,7 @@ def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
     until(is_gone)
 
 
-def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
+async def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
     begun, may_end, make = threading.Semaphore(0), threading.Event(), grammar.Grammar.compiled
 
     def compiled(self):
@@ -228,7 +228,7 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
 
     monkeypatch.setattr(grammar.Grammar, "compiled", compiled)
 
-    async def all_at_once():
+    try:
         async with in_process(service) as client:
 
             async def answer(**more):
@@ -249,10 +249,7 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
             monkeypatch.setattr(structured, "COMPILE_SECONDS", 0.01)
             late = await answer(response_format=format_of({"const": "its turn does not come"}))
             may_end.set()
-            return late, await asyncio.gather(*slow)
-
-    try:
-        late, slow = asyncio.run(all_at_once())
+            slow = await asyncio.gather(*slow)
     finally:
         may_end.set()
     message = error_of(late, 503, "response_format.json_schema.schema")
@@ -281,16 +278,15 @@ class OneSlowSchema:
 
 
 @pytest.mark.parametrize("schema", ["slow", "broken"])
-def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
+async def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
     grammars = OneSlowSchema()
+    compiler = structured.SchemaCompiler(grammars)
 
-    async def all_at_once():
-        compiler = structured.SchemaCompiler(grammars)
+    def ask(schema, client):
+        wanted = structured.WantedSchema(schema, "schema")
+        return asyncio.ensure_future(compiler.compiled(wanted, client))
 
-        def ask(schema, client):
-            wanted = structured.WantedSchema(schema, "schema")
-            return asyncio.ensure_future(compiler.compiled(wanted, client))
-
+    try:
         first, *others = [ask(schema, f"client {n % 3}") for n in range(6)]
         await asyncio.to_thread(grammars.has_begun.wait, 60)
         async with asyncio.timeout(10):
@@ -299,12 +295,9 @@ def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
         assert (await ask("quick", "client 9")).schema == "quick"  # `late` has joined
         first.cancel()
         grammars.may_end.set()
-        answers = await asyncio.gather(first, *others, late, return_exceptions=True)
+        gone, *answers = await asyncio.gather(first, *others, late, return_exceptions=True)
         assert grammars.begun.count(schema) == 1
-        return answers, await asyncio.gather(ask(schema, "client 1"), return_exceptions=True)
-
-    try:
-        (gone, *answers), again = asyncio.run(all_at_once())
+        again = await asyncio.gather(ask(schema, "client 1"), return_exceptions=True)
     finally:
         grammars.may_end.set()
     assert isinstance(gone, asyncio.CancelledError)

@@ -465,12 +465,12 @@ def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
     assert targets[3][1].server.headers == {"Authorization": "Bearer k"}
 
 
-def test_an_upstream_of_another_model_is_refused_before_the_port_opens(rig, tmp_path):
+async def test_an_upstream_of_another_model_is_refused_before_the_port_opens(rig, tmp_path):
     given = tmp_path / "file.yaml"
     given.write_text(f"0-3: {{url: {rig.fakes[0].url}, model: other}}")
     upstreams = Upstreams(read_targets(given, "toy", 4), 20, print)
     with pytest.raises(BadUpstreams, match=r"path 0: .* serves `m` and not `other`"):
-        asyncio.run(upstreams.check(given))
+        await upstreams.check(given)
 
 
 def test_a_chat_is_routed_by_what_the_user_asked_first():

@@ -38,6 +38,7 @@ from tests.support.serving_rig import (
     full_logits,
     prompt_router,
     route,
+    until,
 )
 
 EVERY = 8
@@ -256,7 +257,7 @@ def test_choosing_a_path_again_holds_back_no_other_choice(service, client, monke
     assert [choice["text"] for choice in choices] == [choice["text"] for choice in expected]
 
 
-def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch):
+async def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch):
     begun, ended = [], []
 
     async def reroute(served, text, client):
@@ -266,19 +267,15 @@ def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch
         finally:
             ended.append(client)
 
-    async def hang_up(app):
-        leaves = asyncio.Event()
-        body = {"model": "toy", "prompt": [7, 9, 11], "max_tokens": 3 * EVERY, "ignore_eos": True}
-        asking = asyncio.create_task(ask_and_leave(app, json.dumps(body).encode(), leaves))
-        while not begun:
-            await asyncio.sleep(0.01)
-        leaves.set()
-        await asking
-        while not ended:
-            await asyncio.sleep(0.01)
-
     monkeypatch.setattr(PromptRouter, "reroute", staticmethod(reroute))
-    asyncio.run(asyncio.wait_for(hang_up(make_app(service)), 20))
+    leaves = asyncio.Event()
+    body = {"model": "toy", "prompt": [7, 9, 11], "max_tokens": 3 * EVERY, "ignore_eos": True}
+    asking = ask_and_leave(make_app(service), json.dumps(body).encode(), leaves)
+    asking = asyncio.create_task(asking)
+    await until(lambda: begun)
+    leaves.set()
+    await asking
+    await until(lambda: ended)
 
 
 CANNOT_BE_READ = (
