@@ -86,17 +86,11 @@ def url(service, serving) -> Iterator[str]:
 def grammars():
     """Of a vocabulary of 48 characters and merges; token 50 ends a text."""
     pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
-    from tokenizers import Tokenizer
-    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import ByteLevel
-
     from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+    from tests.support.serving_rig import byte_level
 
     tokens = [*CHARACTERS, *("".join(pair) for pair in MERGES)]
-    tokenizer = Tokenizer(BPE(vocab={each: n for n, each in enumerate(tokens)}, merges=MERGES))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer = byte_level(tokens, MERGES)
     grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(tokens), None))
     grammars.text = tokenizer.decode
     return grammars

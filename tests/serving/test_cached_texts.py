@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dipaco.serving.decoding.cache_pool import CachedTexts
-from tests.support.serving_rig import fail_for, ids, make_loop, read, request, run_until_idle
+from tests.support.serving_rig import failing, ids, make_loop, read, request, run_until_idle
 
 KEY, OTHER = ("", 0), ("", 1)
 
@@ -83,12 +83,11 @@ def test_a_little_in_common_is_not_worth_a_copy(loop):
     assert num_read == 21
 
 
-def test_what_a_failed_request_left_in_its_row_is_not_used(loop, monkeypatch):
+def test_what_a_failed_request_left_in_its_row_is_not_used(loop):
     prompt = list(range(30))
     expected = afresh(loop, prompt)
     loop._pool.forget()
-    with monkeypatch.context() as patch:
-        fail_for(patch, "decode_block")
+    with failing("decode_block"):
         stream = loop.submit(request(prompt))
         run_until_idle(loop)
     assert read(stream)[1].reason == "error"

@@ -8,7 +8,7 @@ from dipaco.serving.decoding import device_health
 from dipaco.serving.decoding.device_health import FAILURES
 from tests.support.serving_rig import (
     compilations,
-    fail_for,
+    failing,
     ids,
     make_loop,
     one_by_one,
@@ -26,13 +26,10 @@ def ended_with(loop, asked):
 
 
 @pytest.mark.parametrize("program", ["decode_block", "prefill"])
-def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_tokens(
-    monkeypatch, program
-):
+def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_tokens(program):
     loop = make_loop()
     assert loop.device_health.problem is None
-    with monkeypatch.context() as patch:
-        fail_for(patch, program)
+    with failing(program):
         for number in range(FAILURES):
             assert loop.device_health.problem is None, number
             assert ended_with(loop, request()) == "error"
@@ -41,12 +38,11 @@ def test_a_device_that_fails_for_every_request_is_a_problem_until_it_makes_token
     assert loop.device_health.problem is None
 
 
-def test_many_requests_that_fail_in_one_moment_are_one_failure(monkeypatch):
+def test_many_requests_that_fail_in_one_moment_are_one_failure():
     loop = make_loop()
     for number in range(1, FAILURES + 1):
         asked = [loop.submit(request()) for _ in range(4)]
-        with monkeypatch.context() as patch:
-            fail_for(patch, "decode_block")
+        with failing("decode_block"):
             run_until_idle(loop)
         assert {read(stream)[1].reason for stream in asked} == {"error"}
         assert (loop.device_health.problem is None) == (number < FAILURES)
@@ -56,8 +52,7 @@ def test_a_server_that_is_sent_nothing_finds_out_that_its_device_is_well_again(m
     monkeypatch.setattr(device_health, "RETRY_SECONDS", 0.05)
     loop = make_loop()
     loop.run()
-    with monkeypatch.context() as patch:
-        fail_for(patch, "decode_block")
+    with failing("decode_block"):
         for _ in range(FAILURES):
             assert loop.submit(request()).get(timeout_seconds=60).reason == "error"
         until(lambda: loop.device_health.problem)
@@ -67,31 +62,30 @@ def test_a_server_that_is_sent_nothing_finds_out_that_its_device_is_well_again(m
     loop.stop(0.0)
 
 
-def test_failures_with_tokens_between_them_are_none_in_a_row(monkeypatch):
+def test_failures_with_tokens_between_them_are_none_in_a_row():
     loop = make_loop()
     for _ in range(2 * FAILURES):
-        with monkeypatch.context() as patch:
-            fail_for(patch, "decode_block")
+        with failing("decode_block"):
             assert ended_with(loop, request()) == "error"
         assert ended_with(loop, request()) == "length"
     assert loop.device_health.problem is None
 
 
 @pytest.mark.parametrize("program", ["decode_block", "prefill"])
-def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(monkeypatch, program):
+def test_a_request_that_fails_by_itself_is_no_problem_however_often_it_comes(program):
     loop = make_loop()
     (expected,) = one_by_one(loop, [request(max_new_tokens=30)])
-    fail_for(monkeypatch, program, lambda tokens: 63 in tokens)
-    for _ in range(2 * FAILURES):
-        bad = [loop.submit(request([63] * 20, max_new_tokens=5)) for _ in range(FAILURES)]
+    with failing(program, lambda tokens: 63 in tokens):
+        for _ in range(2 * FAILURES):
+            bad = [loop.submit(request([63] * 20, max_new_tokens=5)) for _ in range(FAILURES)]
+            run_until_idle(loop)
+            assert {read(stream)[1].reason for stream in bad} == {"error"}
+            assert loop.device_health.problem is None
+        before = len(compilations)
+        beside = loop.submit(request(max_new_tokens=30))
+        bad = loop.submit(request([63] * 20, max_new_tokens=5))
         run_until_idle(loop)
-        assert {read(stream)[1].reason for stream in bad} == {"error"}
-        assert loop.device_health.problem is None
-    before = len(compilations)
-    beside = loop.submit(request(max_new_tokens=30))
-    bad = loop.submit(request([63] * 20, max_new_tokens=5))
-    run_until_idle(loop)
-    assert read(bad)[1].reason == "error"
-    assert ids(beside) == expected
-    assert len(compilations) == before
-    assert loop.stats().rows_per_path == {}
+        assert read(bad)[1].reason == "error"
+        assert ids(beside) == expected
+        assert len(compilations) == before
+        assert loop.stats().rows_per_path == {}

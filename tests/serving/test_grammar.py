@@ -28,6 +28,7 @@ from dipaco.serving.http.errors import api_error_of
 from tests.support.serving_rig import (
     CONFIG,
     ForcedTokens,
+    byte_level,
     one_by_one,
     prepared,
     read,
@@ -74,17 +75,8 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
     assert num_forced > 100
 
 
-def byte_level():
-    """Tokens for 256 bytes, then those that are added."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({each: n for n, each in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def unigram():
-    """The same, as a list of tokens with scores."""
+    """A list of tokens with scores, with one for each byte."""
     tokens = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -9.0) for byte in range(256))]
     tokens += [(letter, -1.0) for letter in 'ab"\u2581']
     tokenizer = Tokenizer(models.Unigram(tokens, unk_id=0, byte_fallback=True))

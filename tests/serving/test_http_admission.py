@@ -102,9 +102,6 @@ async def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slo
     assert (stats.hits, stats.misses) == (2, 1)
 
 
-NEVER_SECONDS = 3600.0  # in the place of times that nothing here may wait for
-
-
 def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_read(
     held, monkeypatch
 ):
@@ -112,7 +109,7 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
     of admission does, before all the others have their whole answers.
     """
     monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)
-    monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", 3600.0)
 
     def ask(path, **more):
         body = REQUEST | {"path": path} | more

@@ -331,9 +331,8 @@ async def test_a_full_queue_refuses_and_tells_when_to_retry(idle_service):
         assert int(late.headers["retry-after"]) >= 1
         never = await client.post("/v1/completions", json=GOOD | {"n": capacity + 1})
         assert f"more than the {capacity}" in error_of(never, 400, "n")
-        in_thread = asyncio.get_running_loop().run_in_executor
         while not all(task.done() for task in first):
-            await in_thread(None, idle_service.loop.run_once)
+            await asyncio.to_thread(idle_service.loop.run_once)
         assert [task.result().status_code for task in first] == [200] * capacity
     assert idle_service.cache.stats().pinned == 0
 
@@ -362,9 +361,8 @@ async def test_a_request_is_admitted_whole_when_another_client_comes_between_its
     other = asyncio.create_task(ask(2, loop.capacity // 2))
     await until(lambda: loop.stats().num_waiting == 1 + loop.capacity // 2)
     may_go_on.set()
-    in_thread = asyncio.get_running_loop().run_in_executor
     while not (first.done() and other.done()):
-        await in_thread(None, loop.run_once)
+        await asyncio.to_thread(loop.run_once)
     assert (first.result().status_code, other.result().status_code) == (200, 200)
 
 

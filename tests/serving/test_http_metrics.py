@@ -7,33 +7,32 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
+import prometheus_client
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
 from dipaco.serving.dispatch import PromptRouter
 from dipaco.serving.http.app import make_app
-from dipaco.serving.http.metrics import Metrics
+from dipaco.serving.http.metrics import BulkHistogram, Metrics
 from tests.support.serving_rig import completion
 
 # What the dashboard of vLLM's repository asks for
 # (`examples/online_serving/prometheus_grafana/grafana.json`).
 HISTOGRAMS = (
-    *(
-        "e2e_request_latency_seconds",
-        "time_per_output_token_seconds",
-        "inter_token_latency_seconds",
-    ),
+    "e2e_request_latency_seconds",
+    "time_per_output_token_seconds",
+    "inter_token_latency_seconds",
     "time_to_first_token_seconds",
 )
+STAGES = ("queue", "prefill", "decode")
 ASKED_FOR = {
     *(f"{name}_{part}" for name in HISTOGRAMS[:2] for part in ("bucket", "sum", "count")),
     *(f"{name}_bucket" for name in (*HISTOGRAMS, "request_prompt_tokens")),
     *("request_generation_tokens_bucket", "request_max_num_generation_tokens_sum"),
-    *(f"request_{stage}_time_seconds_sum" for stage in ("queue", "prefill", "decode")),
+    *(f"request_{stage}_time_seconds_sum" for stage in STAGES),
     *(f"{name}_total" for name in ("prompt_tokens", "generation_tokens", "request_success")),
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"),
 }
-STAGES = ("queue", "prefill", "decode")
 
 
 def samples(client):
@@ -158,3 +157,31 @@ def test_a_request_that_fails_is_aborted_and_no_longer_open(service, prompts, mo
         found = samples(client)
         assert found[of("request_success_total", finished_reason="abort")] == 3
         assert found[of("num_requests_waiting")] == 0
+
+
+BUCKETS = (0.1, 0.5, 1.0, 2.5)
+SEEN = {("a", "0"): [(0.3, 5), (0.5, 2), (0.50001, 1), (7.0, 3)], ("b", "0"): [(0.0, 4)]}
+
+
+def test_a_histogram_that_counts_many_equal_values_at_once_says_what_prometheus_says():
+    theirs, ours = prometheus_client.CollectorRegistry(), prometheus_client.CollectorRegistry()
+    plain = prometheus_client.Histogram(
+        "x:seconds", "Seconds.", ("model", "engine"), buckets=BUCKETS, registry=theirs
+    )
+    bulk = BulkHistogram("x:seconds", "Seconds.", ("model", "engine"), BUCKETS, ours)
+    for labels, values in SEEN.items():
+        for value, number in values:
+            bulk.observe(labels, value, number)
+            for _ in range(number):
+                plain.labels(*labels).observe(value)
+    told, expected = lines_of(ours), lines_of(theirs)
+    assert told.keys() == expected.keys()
+    for line, value in expected.items():
+        assert told[line] == pytest.approx(value)
+
+
+def lines_of(registry):
+    """What a scrape reads, without when each series began."""
+    lines = prometheus_client.generate_latest(registry).decode().splitlines()
+    values = (line.rsplit(" ", 1) for line in lines if "_created" not in line)
+    return {name: value if name.startswith("#") else float(value) for name, value in values}

@@ -22,7 +22,7 @@ from tests.support.serving_rig import (
     CONFIG,
     NUM_PATHS,
     compilations,
-    fail_for,
+    failing,
     full_logits,
     ids,
     make_loop,
@@ -310,20 +310,20 @@ def test_after_a_device_failure_the_next_request_is_served(monkeypatch, where):
 
 
 @pytest.mark.parametrize("where", ["decode_block", "prefill"])
-def test_a_failure_ends_the_request_that_caused_it_and_no_other(monkeypatch, where):
+def test_a_failure_ends_the_request_that_caused_it_and_no_other(where):
     others = [
         request(range(3 + i, 24), path=i % 2, sampling=WARM, seed=i, max_new_tokens=30)
         for i in range(3)
     ]
     loop = make_loop()
     expected = one_by_one(loop, others)
-    fail_for(monkeypatch, where, lambda tokens: 63 in tokens)
-    streams = [loop.submit(each) for each in others[:2]]
-    loop.run_once()
-    bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
-    streams.append(loop.submit(others[2]))
-    echoed = loop.submit(request(range(30, 50), max_new_tokens=2, prompt_logprobs=True))
-    run_until_idle(loop)
+    with failing(where, lambda tokens: 63 in tokens):
+        streams = [loop.submit(each) for each in others[:2]]
+        loop.run_once()
+        bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
+        streams.append(loop.submit(others[2]))
+        echoed = loop.submit(request(range(30, 50), max_new_tokens=2, prompt_logprobs=True))
+        run_until_idle(loop)
     assert str(read(bad)[1].error) == "out of memory"
     assert [ids(stream) for stream in streams] == expected
     assert len(echoed.prompt_logprobs) == 20

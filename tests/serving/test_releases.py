@@ -37,6 +37,14 @@ def service(rewound, notices, settings):
         yield service
 
 
+@pytest.fixture
+def narrow(rewound, limits, notices):
+    """A service with memory for two paths."""
+    settings = ServiceSettings(limits=limits, path_bytes=2 * path_bytes(rewound.folder) + 1000)
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        yield service
+
+
 def problem_of(service, path):
     paths = PathAdmission(service.cache, service.health.problem_of)
     return paths.problem_of(service.releases.current.modules_of(path))
@@ -105,41 +113,33 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
     assert [service.cache.contains(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
 
 
-def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(rewound, limits, notices):
-    both = 2 * path_bytes(rewound.folder) + 1000
-    settings = ServiceSettings(limits=limits, path_bytes=both)
-    with Service(rewound.folder, settings, say=notices.append) as service:
-        before = service.releases.current
-        finish(service, begin(service, path=0), begin(service, path=3))
-        rewound.publish()
-        assert service.follower.poll()
-        assert service.releases.current.release.phase == 2
-        assert all(service.cache.contains(before.modules_of(path)) for path in (0, 3))
-        assert service.cache.stats().evictions == 0
-        finish(service, begin(service, path=0))
+def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(narrow, rewound):
+    before = narrow.releases.current
+    finish(narrow, begin(narrow, path=0), begin(narrow, path=3))
+    rewound.publish()
+    assert narrow.follower.poll()
+    assert narrow.releases.current.release.phase == 2
+    assert all(narrow.cache.contains(before.modules_of(path)) for path in (0, 3))
+    assert narrow.cache.stats().evictions == 0
+    finish(narrow, begin(narrow, path=0))
 
 
-def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(
-    rewound, limits, notices
-):
-    both = 2 * path_bytes(rewound.folder) + 1000
-    settings = ServiceSettings(limits=limits, path_bytes=both)
-    with Service(rewound.folder, settings, say=notices.append) as service:
-        stale = {
-            module: receipt._replace(digest=f"stale {receipt.digest}")
-            for module, receipt in service.releases.current.modules_of(0).items()
-        }
-        service.cache._load = lambda receipt, load=service.cache._load: load(
-            receipt._replace(digest=receipt.digest.removeprefix("stale "))
-        )
-        finish(service, begin(service, path=0))
-        with service.cache.pin(stale):
-            pass
-        finish(service, begin(service, path=0))
-        rewound.publish()
-        assert service.follower.poll()
-        assert service.cache.contains(service.releases.current.modules_of(0))
-        assert not service.cache.contains(stale)
+def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(narrow, rewound):
+    stale = {
+        module: receipt._replace(digest=f"stale {receipt.digest}")
+        for module, receipt in narrow.releases.current.modules_of(0).items()
+    }
+    narrow.cache._load = lambda receipt, load=narrow.cache._load: load(
+        receipt._replace(digest=receipt.digest.removeprefix("stale "))
+    )
+    finish(narrow, begin(narrow, path=0))
+    with narrow.cache.pin(stale):
+        pass
+    finish(narrow, begin(narrow, path=0))
+    rewound.publish()
+    assert narrow.follower.poll()
+    assert narrow.cache.contains(narrow.releases.current.modules_of(0))
+    assert not narrow.cache.contains(stale)
 
 
 class Uncompiled:

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+from unittest import mock
 
 import jax
 import numpy as np
@@ -94,18 +95,20 @@ def one_by_one(loop: Loop, requests) -> list[list[int]]:
     return made
 
 
-def fail_for(monkeypatch, program, is_bad=lambda tokens: True):
-    """Has a program of the device fail for some tokens, after it has consumed the pool."""
+@contextlib.contextmanager
+def failing(program, is_bad=lambda tokens: True):
+    """A program of the device fails for some tokens, after it has consumed the pool."""
     real = getattr(decode, program)
 
-    def failing(config, prepared, pool, *arguments, **more):
+    def fails(config, prepared, pool, *arguments, **more):
         tokens = more["history_BS"] if program == "decode_block" else arguments[0]
         if is_bad(np.asarray(tokens)):
             jax.tree.map(lambda leaf: leaf.delete(), pool)
             raise RuntimeError("out of memory")
         return real(config, prepared, pool, *arguments, **more)
 
-    monkeypatch.setattr(decode, program, failing)
+    with mock.patch.object(decode, program, fails):
+        yield
 
 
 def error_of(response, status, param=None, code=None):
@@ -224,6 +227,18 @@ async def ask_and_leave(
     }
     await app(scope, receive, send)
     return statuses[0]
+
+
+def byte_level(tokens=None, merges=()):
+    """A tokenizer of these tokens, or of one for each byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) if tokens is None else tokens
+    vocabulary = {each: number for number, each in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
 
 
 class ForcedTokens:
