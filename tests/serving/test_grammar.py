@@ -384,20 +384,6 @@ def drawn(state, rng, most_tokens):
     return tokens
 
 
-def test_a_text_that_outgrows_the_limits_in_a_mask_fails_and_is_not_taken_for_complete(
-    grammars, limited, capfd
-):
-    limited(100)
-    state = grammars.begin(WIDE, [], frozenset())
-    with pytest.raises(GrammarFailed, match="too many states"):
-        drawn(state, np.random.default_rng(0), 120)
-    assert not state.is_complete
-    assert capfd.readouterr().err == "", "else a client could fill the log"
-    # It leaves nothing behind.
-    limited(600)
-    drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
-
-
 LESS_WIDE = WIDE.replace("60", "30")
 
 
@@ -457,17 +443,22 @@ def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
     assert len(compiled) == 1
 
 
-def test_a_text_that_outgrows_the_limits_alone_is_compiled_once_and_fails_with_what_was_wrong(
-    grammars, limited, monkeypatch, compiled
+@pytest.mark.parametrize("most_states", [100, 300])
+def test_a_text_that_outgrows_the_limits_is_tried_alone_once_and_fails_with_what_was_wrong(
+    grammars, limited, monkeypatch, compiled, capfd, most_states
 ):
     monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
-    limited(300)
-    grammars.compiled(WIDE)
-    compiled.clear()
+    limited(most_states)
     state = grammars.begin(WIDE, [], frozenset())
+    compiled.clear()
     with pytest.raises(GrammarFailed, match="too many states"):
         drawn(state, np.random.default_rng(0), 120)
     assert len(compiled) == 1
+    assert not state.is_complete
+    assert capfd.readouterr().err == "", "else a client could fill the log"
+    # It leaves nothing behind.
+    limited(600)
+    drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
 
 
 def test_a_text_is_not_tried_alone_where_compiling_takes_long(

@@ -25,7 +25,14 @@ from dipaco.serving.http.server import http_config
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.store.errors import BucketMissing, ObjectDamaged, StoreRefuses, StoreUnreachable
-from tests.support.serving_rig import ask_and_leave, asked_by, error_of, in_process, until
+from tests.support.serving_rig import (
+    ask_and_leave,
+    asked_by,
+    completion,
+    error_of,
+    in_process,
+    until,
+)
 
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 4}
 CHAT = {"model": "toy", "messages": [{"role": "user", "content": "jiji"}], "max_tokens": 4}
@@ -282,9 +289,8 @@ def test_a_missing_route_is_refused_in_the_same_format(client):
 
 def test_unusual_text_is_a_valid_prompt(client):
     for prompt in ("\x00\x01", "<|endoftext|>", "שלום", "😀", "{{7*7}}", "\u2028", "a\r\nb"):
-        response = client.post("/v1/completions", json=GOOD | {"prompt": prompt, "echo": True})
-        assert response.status_code == 200, response.text
-        assert response.json()["choices"][0]["text"].startswith(prompt)
+        (choice,) = completion(client, GOOD | {"prompt": prompt, "echo": True})["choices"]
+        assert choice["text"].startswith(prompt)
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -407,14 +413,12 @@ def test_paths_that_are_not_whole_answer_503_until_they_are_and_the_others_serve
                 response = client.post("/v1/completions", json=body)
                 assert broken.name in error_of(response, 503, "path", "path_not_whole")
             for path in (0, 2):
-                response = client.post("/v1/completions", json=GOOD | {"path": path})
-                assert response.status_code == 200
+                completion(client, GOOD | {"path": path})
             told = [sentence for sentence in notices if "late/0001" in sentence]
             assert len(told) == 2, "once as damaged, once as missing"
             broken.write_bytes(content)
             body = GOOD | {"path": 3, "temperature": 0}
-            read = client.post("/v1/completions", json=body)
-            assert read.status_code == 200
+            read = completion(client, body)
             assert notices[-1] == "module late/0001 of paths 1, 3 is whole again"
 
             # In memory, it is served without its bytes.
@@ -423,9 +427,7 @@ def test_paths_that_are_not_whole_answer_503_until_they_are_and_the_others_serve
             service.follower.verify_current()
             assert set(client.get("/readyz").json()["detail"]["paths_not_whole"]) == set("13")
             assert client.get("/readyz").status_code == 200
-            held = client.post("/v1/completions", json=body)
-            assert held.status_code == 200, held.text
-            assert held.json()["choices"] == read.json()["choices"]
+            assert completion(client, body)["choices"] == read["choices"]
 
 
 def test_a_run_without_a_whole_path_is_not_served(tiny, copy_of):
