@@ -165,21 +165,12 @@ def serving():
 
 @contextlib.contextmanager
 def _serving(service, listening, settings=None, **of_config) -> Iterator[None]:
-    import threading
-
-    import uvicorn
-
     from dipaco.serving.http.app import make_app
     from dipaco.serving.http.server import http_config
+    from tests.support.serving_rig import running
 
-    server = uvicorn.Server(http_config(make_app(service, settings=settings), **of_config))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
+    with running(http_config(make_app(service, settings=settings), **of_config), listening):
         yield
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="session")

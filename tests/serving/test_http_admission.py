@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -13,13 +12,9 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from starlette.testclient import TestClient
 
-from dipaco.receipt import Receipt
 from dipaco.serving import path_admission
 from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.topology import ModuleId
 from tests.support.serving_rig import (
     ask_and_leave,
     asked_by,
@@ -62,46 +57,6 @@ def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client, p
     assert stats.evictions >= 3
 
 
-@pytest.fixture
-def slow():
-    """A cache in which path 1 takes until `is_read` is set, and an admission to it."""
-    is_read, began, began_again = threading.Event(), threading.Event(), []
-
-    def load(receipt):
-        if receipt.digest == "slow":
-            began_again.extend(["slow"] * began.is_set())
-            began.set()
-            assert is_read.wait(60)
-        return {"head": receipt.digest}
-
-    cache = PathCache(load, 300)
-    with cache.pin(_modules_of("warm")):
-        pass
-    yield SimpleNamespace(cache=cache, is_read=is_read, began=began, began_again=began_again)
-    is_read.set()
-
-
-def _modules_of(digest):
-    return {ModuleId("all", 0): Receipt(digest, digest, 100)}
-
-
-async def _pin_once(admission, modules):
-    async with admission.pinned(modules, "client"):
-        pass
-
-
-async def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
-    """The warm path twice, then one that is read, from a thread and by the request itself."""
-    admission = PathAdmission(slow.cache)
-    for _ in range(2):
-        await _pin_once(admission, _modules_of("warm"))
-    slow.is_read.set()
-    await _pin_once(admission, _modules_of("slow"))
-    with slow.cache.pin(_modules_of("slow")):  # as the loop does for the request
-        stats = slow.cache.stats()
-    assert (stats.hits, stats.misses) == (2, 1)
-
-
 def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_read(
     held, monkeypatch
 ):
@@ -125,71 +80,6 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
         assert not any(each.done() for each in cold)
         held.is_read.set()
         assert [each.result().status_code for each in cold] == [200] * 12
-
-
-async def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(
-    slow,
-):
-    admission = PathAdmission(slow.cache)
-    for _ in range(50):
-        gone = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
-        await asyncio.sleep(0.002)
-        gone.cancel()
-    assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
-    await asyncio.wait_for(_pin_once(admission, _modules_of("cold")), 30)
-    slow.is_read.set()
-    await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
-    assert not slow.began_again
-
-
-async def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
-    slow, monkeypatch
-):
-    """Else the path would be evicted for it, and read once more."""
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)  # also on a busy machine
-
-    def reading(admission):
-        return {digest for key in admission._readers._jobs for digest in key}
-
-    admission = PathAdmission(slow.cache)
-    async with admission.pinned(_modules_of("warm"), "client"):
-        first = asyncio.create_task(_pin_once(admission, _modules_of("slow")))
-        async with admission.pinned(_modules_of("third"), "client"):
-            cold = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-            later = asyncio.create_task(_hold(admission, _modules_of("slow")))
-            await asyncio.to_thread(slow.began.wait, 30)
-            first.cancel()
-            slow.is_read.set()
-            await asyncio.wait_for(until(lambda: "slow" not in reading(admission)), 30)
-            await asyncio.wait_for(until(lambda: slow.cache.stats().pinned == 3), 30)
-            assert not cold.done()
-        await asyncio.wait_for(cold, 30)
-        later.cancel()
-    assert not slow.began_again
-
-
-async def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
-    """The loop, too, unpins paths; and what waited in vain before is forgotten."""
-    admission = PathAdmission(slow.cache)
-    with contextlib.ExitStack() as others:
-        for digest in ("one", "two", "three"):
-            others.enter_context(slow.cache.pin(_modules_of(digest)))
-        for _ in range(2):
-            waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-            await asyncio.wait_for(until(lambda: admission._waiting), 30)
-            waiting.cancel()
-            await asyncio.wait([waiting])
-            assert not admission._waiting
-        waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-        await asyncio.wait_for(until(lambda: admission._waiting), 30)
-        others.close()
-        await asyncio.wait_for(waiting, 30)
-    assert slow.cache.stats().pinned == 0
-
-
-async def _hold(admission, *path):
-    async with admission.pinned(*path, "client"):
-        await asyncio.sleep(60)
 
 
 async def test_a_request_without_a_place_is_not_routed(service, monkeypatch):

@@ -154,10 +154,9 @@ def test_bias_penalties_and_stop_tokens_do_what_they_say(service, client, prompt
     assert len(set(choice["logprobs"]["tokens"])) == 2
 
     free = ask(client, prompt=prompt, max_tokens=20, logprobs=0)["choices"][0]
-    spelled = {piece: i for i, piece in enumerate(service.token_bytes)}
     tokens = free["logprobs"]["tokens"]
     place = next(i for i in range(3, 20) if not tokens[i].startswith("bytes:"))
-    stop = spelled[tokens[place].encode()]
+    (stop,) = _ids_of(service, [tokens[place]])
     first = tokens.index(tokens[place])
     answer = ask(client, prompt=prompt, max_tokens=20, stop_token_ids=[stop], ignore_eos=True)
     assert answer["choices"][0]["finish_reason"] == "stop"

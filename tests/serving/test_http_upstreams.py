@@ -33,7 +33,7 @@ from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.upstreams import Upstreams, read_router, read_targets
-from tests.support.serving_rig import completion, error_of, events_of, post
+from tests.support.serving_rig import completion, error_of, events_of, post, running
 from tests.support.waiting import until
 
 JSON = {"Content-Type": "application/json"}
@@ -49,22 +49,17 @@ class Fake:
         self.models = ["m"]
         self.answer = None
 
-    def begin(self):
+    @contextlib.contextmanager
+    def begun(self):
         routes = [
             Route("/v1/models", self._models),
             Route("/v1/completions", self._completion, methods=["POST"]),
             Route("/v1/chat/completions", self._completion, methods=["POST"]),
         ]
-        self._socket = listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(Starlette(routes=routes), log_level="critical")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
-        self._thread.start()
-
-    def end(self):
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+        with listen("127.0.0.1", 0) as listening, running(config, listening):
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield self
 
     def reset(self):
         self.sent.clear()
@@ -121,25 +116,18 @@ def begun(given, tiny, limits, serving):
 @pytest.fixture(scope="module")
 def rig(tiny, limits, serving, tmp_path_factory):
     """A router before two fakes, both of which serve all paths."""
-    with pytest.MonkeyPatch.context() as patch:
+    given = tmp_path_factory.mktemp("upstreams") / "upstreams.yaml"
+    with pytest.MonkeyPatch.context() as patch, Fake("a").begun() as a, Fake("b").begun() as b:
         patch.setattr(file, "LOOK_SECONDS", 0.1)
-        fakes = [Fake("a"), Fake("b")]
-        for fake in fakes:
-            fake.begin()
-        given = tmp_path_factory.mktemp("upstreams") / "upstreams.yaml"
-        first, second = (fake.url for fake in fakes)
         given.write_text(
-            f"0-3: [{{url: {first}/v1, model: m, key: secret}}, {{url: {second}, model: m}}]"
+            f"0-3: [{{url: {a.url}/v1, model: m, key: secret}}, {{url: {b.url}, model: m}}]"
         )
+
+        def answer_by(answer):
+            a.answer = b.answer = answer
+
         with begun(given, tiny, limits, serving) as (url, upstreams):
-
-            def answer_by(answer):
-                for fake in fakes:
-                    fake.answer = answer
-
-            yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams, answer_by=answer_by)
-        for fake in fakes:
-            fake.end()
+            yield SimpleNamespace(fakes=[a, b], url=url, upstreams=upstreams, answer_by=answer_by)
 
 
 @pytest.fixture

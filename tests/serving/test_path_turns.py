@@ -31,7 +31,7 @@ class Requests:
     """Requests for paths; each notes when its path is in memory, and keeps it for a moment."""
 
     def __init__(self, cache):
-        self.admission, self.order = PathAdmission(cache), []
+        self.cache, self.admission, self.order = cache, PathAdmission(cache), []
 
     async def use(self, client, modules, seconds=0.01):
         async with self.admission.pinned(modules, client):
@@ -55,7 +55,7 @@ async def test_a_client_that_asks_for_much_gets_its_turn_however_many_others_com
     """A connection is a client: others may come without end, each with one request."""
     requests, tasks = Requests(memory_for(1)), []
     with contextlib.ExitStack() as keeps:
-        keeps.enter_context(requests.admission.cache.pin(path("first")))
+        keeps.enter_context(requests.cache.pin(path("first")))
         tasks += [requests.begin("flood", each) for each in paths_of("flood")]
         await asyncio.sleep(0)
     for number in range(30):
@@ -108,14 +108,15 @@ async def test_many_requests_of_a_client_for_one_path_are_those_for_one_path(mon
 
 
 class SlowDisk:
-    """Reads a path when it may, and notes the order."""
+    """Reads a path, or only the one that is slow, when it may, and notes the order."""
 
-    def __init__(self):
-        self.may_read, self.order = threading.Semaphore(0), []
+    def __init__(self, slow=None):
+        self.may_read, self.order, self._slow = threading.Semaphore(0), [], slow
 
     def load(self, receipt):
         self.order.append(receipt.digest)
-        assert self.may_read.acquire(timeout=30)
+        if self._slow in (None, receipt.digest):
+            assert self.may_read.acquire(timeout=30)
         return {"head": receipt.digest}
 
 
@@ -156,8 +157,7 @@ async def test_a_client_that_waits_for_a_path_that_another_has_begun_keeps_its_t
 
 async def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():
     disk = SlowDisk()
-    cache = PathCache(disk.load, 100 * SIZE)
-    requests = Requests(cache)
+    requests = Requests(PathCache(disk.load, 100 * SIZE))
     keeps = [requests.begin("flood", each) for each in paths_of("flood")[:READERS]]
     await until(lambda: len(disk.order) == READERS)
     gone = [requests.begin(client, path("gone")) for client in ("one", "two")]
@@ -165,7 +165,77 @@ async def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():
     for each in gone:
         each.cancel()
     await asyncio.wait(gone)
-    assert cache.stats().pinned == READERS
+    assert requests.cache.stats().pinned == READERS
     disk.may_read.release(100)
     await asyncio.gather(*keeps)
     assert len(disk.order) == READERS
+
+
+async def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once():
+    """The warm path twice, then one that is read, from a thread and by the request itself."""
+    requests = Requests(memory_for(2))
+    with requests.cache.pin(path("warm")):
+        pass
+    for name in ("warm", "warm", "cold"):
+        await requests.use("client", path(name))
+    with requests.cache.pin(path("cold")):  # as the loop does for the request
+        stats = requests.cache.stats()
+    assert (stats.hits, stats.misses) == (2, 1)
+
+
+async def test_requests_for_a_path_that_is_read_take_no_thread_even_when_they_are_gone():
+    disk = SlowDisk("slow")
+    requests = Requests(PathCache(disk.load, 3 * SIZE))
+    for _ in range(50):
+        gone = requests.begin("client", path("slow"))
+        await asyncio.sleep(0.002)
+        gone.cancel()
+    assert await asyncio.to_thread(lambda: 7) == 7
+    await requests.use("client", path("cold"))
+    disk.may_read.release()
+    await until(lambda: not requests.cache.stats().pinned)
+    assert disk.order == ["slow", "cold"]
+
+
+async def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
+    monkeypatch,
+):
+    """Else the path would be evicted for it, and read once more."""
+    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)  # also on a busy machine
+    disk = SlowDisk("slow")
+    requests = Requests(PathCache(disk.load, 3 * SIZE))
+    pinned, jobs = requests.admission.pinned, requests.admission._readers._jobs
+    async with pinned(path("warm"), "client"):
+        first = requests.begin("client", path("slow"))
+        async with pinned(path("third"), "client"):
+            cold = requests.begin("client", path("cold"))
+            later = requests.begin("client", path("slow"), 60)
+            await until(lambda: "slow" in disk.order)
+            first.cancel()
+            disk.may_read.release()
+            await until(lambda: ("slow",) not in jobs)
+            await until(lambda: requests.cache.stats().pinned == 3)
+            assert not cold.done()
+        await cold
+        later.cancel()
+    assert disk.order.count("slow") == 1
+
+
+async def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back():
+    """The loop, too, unpins paths; and what waited in vain before is forgotten."""
+    requests = Requests(memory_for(3))
+    waiting = requests.admission._waiting
+    with contextlib.ExitStack() as others:
+        for name in ("one", "two", "three"):
+            others.enter_context(requests.cache.pin(path(name)))
+        for _ in range(2):
+            waits = requests.begin("client", path("cold"))
+            await until(lambda: waiting)
+            waits.cancel()
+            await asyncio.wait([waits])
+            assert not waiting
+        waits = requests.begin("client", path("cold"))
+        await until(lambda: waiting)
+        others.close()
+        await waits
+    assert requests.cache.stats().pinned == 0

@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import threading
 from unittest import mock
 
 import jax
@@ -200,6 +201,21 @@ def prompt_router(service, num_threads=1, dispatcher=None) -> PromptRouter:
     """What a server of the service routes by."""
     threads = FairThreads(num_threads, "test")
     return PromptRouter(dispatcher or service.dispatcher, PathAdmission(service.cache), threads)
+
+
+@contextlib.contextmanager
+def running(config, listening):
+    """A server behind a socket, as uvicorn's configuration says."""
+    import uvicorn
+
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 async def ask_and_leave(
