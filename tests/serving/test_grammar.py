@@ -29,6 +29,7 @@ from tests.support.serving_rig import (
     CONFIG,
     ForcedTokens,
     byte_level,
+    object_of,
     one_by_one,
     prepared,
     read,
@@ -36,14 +37,7 @@ from tests.support.serving_rig import (
     run_until_idle,
 )
 
-SCHEMA = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "pattern": "^[a-d]{2,4}$"}, "on": {"const": 17}},
-        "required": ["name", "on"],
-        "additionalProperties": False,
-    }
-)
+SCHEMA = json.dumps(object_of(name={"type": "string", "pattern": "^[a-d]{2,4}$"}, on={"const": 17}))
 
 
 def tokens_of(mask_W):
@@ -224,14 +218,7 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
     assert blocks[8] < blocks[1] / 1.5
 
 
-ENDING = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"enum": ["ab", "cd"]}, "last": {"const": "ofalltexts"}},
-        "required": ["name", "last"],
-        "additionalProperties": False,
-    }
-)
+ENDING = json.dumps(object_of(name={"enum": ["ab", "cd"]}, last={"const": "ofalltexts"}))
 
 
 def texts_of(loop, schemas, **more):
@@ -269,12 +256,7 @@ def test_the_known_end_of_a_text_ends_at_its_limit_and_at_a_stop_token(grammars)
 
 
 STRING = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "pattern": "^[a-d]{16,32}$"}, "on": {"const": 1}},
-        "required": ["name", "on"],
-        "additionalProperties": False,
-    }
+    object_of(name={"type": "string", "pattern": "^[a-d]{16,32}$"}, on={"const": 1})
 )
 
 
@@ -530,10 +512,8 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
     "schema",
     [
         {"$ref": "#"},
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}
-        | {"additionalProperties": False, "$defs": TWO_DEFS},
-        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-        | {"additionalProperties": False},
+        object_of(a={"$ref": "#/$defs/a"}) | {"$defs": TWO_DEFS},
+        object_of(a={"$ref": "#"}),
     ],
     ids=str,
 )

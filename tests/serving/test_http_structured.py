@@ -19,21 +19,21 @@ from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS
-from tests.support.serving_rig import completion, error_of, events_of, full_logits, in_process
+from tests.support.serving_rig import (
+    completion,
+    error_of,
+    events_of,
+    full_logits,
+    in_process,
+    object_of,
+)
 from tests.support.waiting import until
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"type": "integer", "minimum": 0, "maximum": 999},
-        "b": {"enum": ["ja", "no"]},
-        "c": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
-    },
-    "required": ["a", "b", "c"],
-    "additionalProperties": False,
-}
-
-
+SCHEMA = object_of(
+    a={"type": "integer", "minimum": 0, "maximum": 999},
+    b={"enum": ["ja", "no"]},
+    c={"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+)
 BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 60}
 
 

@@ -88,11 +88,8 @@ def client(service):
 
 def reroute(service, text):
     """As a request that begins now does."""
-
-    async def run():
-        return await prompt_router(service).reroute(service.releases.current, text, "someone")
-
-    return asyncio.run(run())
+    rerouting = prompt_router(service).reroute(service.releases.current, text, "someone")
+    return asyncio.run(rerouting)
 
 
 class AlwaysPath3:

@@ -19,7 +19,7 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.text import TextWriter
-from tests.support.serving_rig import completion, error_of
+from tests.support.serving_rig import completion, error_of, object_of
 
 FIRST_MISSING = 270  # no id is a token from here to the last
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 12, "seed": 1}
@@ -116,8 +116,7 @@ def test_structured_output_obeys_its_schema(client, service, monkeypatch, has_en
         monkeypatch.setattr(service.grammars, "vocabulary", vocabulary)
         monkeypatch.delitem(vars(service.grammars), "_tokenizer", raising=False)
     word = service.tokenizer.decode([290])
-    schema = {"type": "object", "properties": {"a": {"const": word}}, "required": ["a"]}
-    schema |= {"additionalProperties": False, "title": str(has_end)}
+    schema = object_of(a={"const": word}) | {"title": str(has_end)}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     (choice,) = completion(client, GOOD | {"max_tokens": 40, "response_format": wanted})["choices"]
     assert json.loads(choice["text"]) == {"a": word}

@@ -257,6 +257,12 @@ def byte_level(tokens=None, merges=()):
     return tokenizer
 
 
+def object_of(**properties) -> dict:
+    """The schema of an object that has these properties, and no other."""
+    required = {"required": [*properties], "additionalProperties": False}
+    return {"type": "object", "properties": properties} | required
+
+
 class ForcedTokens:
     """What a plan of a block asks of a grammar: the next tokens are 0, 1, 2, ..."""
 
