@@ -174,8 +174,7 @@ async def test_a_path_whose_requests_are_all_gone_before_its_turn_is_not_read():
 async def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once():
     """The warm path twice, then one that is read, from a thread and by the request itself."""
     requests = Requests(memory_for(2))
-    with requests.cache.pin(path("warm")):
-        pass
+    requests.cache.preload(path("warm"))
     for name in ("warm", "warm", "cold"):
         await requests.use("client", path(name))
     with requests.cache.pin(path("cold")):  # as the loop does for the request

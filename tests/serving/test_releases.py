@@ -133,8 +133,7 @@ def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(narr
         receipt._replace(digest=receipt.digest.removeprefix("stale "))
     )
     finish(narrow, begin(narrow, path=0))
-    with narrow.cache.pin(stale):
-        pass
+    narrow.cache.preload(stale)
     finish(narrow, begin(narrow, path=0))
     rewound.publish()
     assert narrow.follower.poll()
