@@ -109,7 +109,9 @@ inner.steps=0 inner.accumulation_steps=0 inner.accumulation_steps=3 inner.warmup
 inner.learning_rate=0 inner.learning_rate=-1 inner.clip_norm=0 inner.weight_decay=-0.1
 inner.beta1=1.0 inner.beta2=1.5 outer.learning_rate=0 outer.momentum=1.0 outer.quorum=0
 outer.quorum=1.5 outer.grace_seconds=-1 outer.grace_seconds=inf outer.delay=-1
-outer.delay_merge=1.0 outer.delay_merge=-0.1
+outer.delay_merge=1.0 outer.delay_merge=-0.1 outer.momentum=-0.1 outer.vocabulary_rows=tokens
+routing.kind=knn routing.normalise=whiten routing.capacity=0.9 routing.floor=1.5 routing.rule=luck
+routing.shortlist=0 routing.prior=-1 reroute.steps=0 reroute.learning_rate=0
 """
 
 

@@ -106,31 +106,6 @@ def test_without_a_verb_all_are_listed(capsys):
     assert "do a run, or continue one" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    ["--help", "--version", "train --help", "config show CONFIG", "train CONFIG --set x=1"],
-)
-def test_help_and_settings_do_not_load_jax(arguments, config_file):
-    words = arguments.replace("CONFIG", str(config_file)).split()
-    if "train" in words and "--help" not in words:
-        words += ["--run", "/nowhere"]
-    program = f"""
-import sys
-import time
-from dipaco.cli.main import main
-try:
-    main({words!r})
-except SystemExit:
-    pass
-print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.modules)))
-"""
-    home = str(Path(__file__).parents[2])
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=home, check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "LOADED", ended.stdout
-
-
 def test_numbers_out_of_range_are_refused(here, tiny):
     train = f"train {tiny.config} --workers"
     for words, says in {
