@@ -1,9 +1,7 @@
 """The recording says what `status`, `inspect` and the report say, and when it came to be so."""
 
-import contextlib
 import json
 import math
-import sqlite3
 
 import numpy as np
 import pytest
@@ -16,6 +14,7 @@ from dipaco.dashboard.recording import difference_of, recording_of, state_of, to
 from dipaco.runs.opening import reading
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
+from tests.support.tiny_run import in_ledger
 
 
 def arm_of(recording, name=MODULAR):
@@ -60,9 +59,8 @@ def test_modules_and_paths_are_those_of_status(tiny, recording):
 
 
 def test_gradient_norms_of_all_paths_are_those_of_the_ledger(tiny, recording):
-    with contextlib.closing(sqlite3.connect(tiny.folder / "ledger.sqlite")) as ledger:
-        rows = ledger.execute("SELECT arm, phase, path, norm_mean, norm_largest FROM trained")
-        rows = rows.fetchall()
+    columns = "arm, phase, path, norm_mean, norm_largest"
+    rows = in_ledger(tiny.folder, f"SELECT {columns} FROM trained")
     assert len(rows) == sum(np.isfinite(arm_of(recording, name)["losses"]).sum()
                             for name in recording["arms"])  # fmt: skip
     for arm, phase, path, mean, largest in rows:

@@ -26,6 +26,7 @@ from dipaco.store.address import Address
 from dipaco.store.errors import ObjectMissing
 from dipaco.store.layout import Layout
 from tests.dashboard.conftest import served
+from tests.support.members import join
 
 
 def get(url, key=None):
@@ -200,14 +201,7 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
     pace.look_seconds, pace.status_seconds = 0.01, 1e9
     watcher = Watcher(Address.of(copy.folder), pace)
     with reading(copy.folder) as run:
-        of = {
-            "host": "h",
-            "pid": 1,
-            "process_id": "w elsewhere 1 -",
-            "machine": "m",
-            "version": "0",
-        }
-        run.ledger.members.join("w", **of)
+        join(run.ledger, "w")
     watcher.start()
     try:
         with watcher.opened(lambda: None):

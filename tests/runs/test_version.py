@@ -24,6 +24,7 @@ from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.process import work
 from tests.runs.test_opening import CONFIG
+from tests.support.members import join, process_of
 
 
 @pytest.fixture(autouse=True)
@@ -154,8 +155,7 @@ def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypa
         monkeypatch.setattr(silent_workers, seconds, 0.2)
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     gone = ProcessId.here()._replace(began="0")  # Another process had our number.
-    of = {"host": "h", "pid": gone.pid, "process_id": str(gone), "machine": "m", "version": "0"}
-    run.ledger.members.join("killed", **of)
+    join(run.ledger, "killed", pid=gone.pid, process_id=str(gone))
     if holds:
         run.ledger.queue.claim("killed")
     assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
@@ -212,14 +212,13 @@ def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
 ):
     run, _ = create_or_open(tmp_path / "run", CONFIG)
     run.ledger.meta.set_command(before)
-    here = {"host": "other-host", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("w", process_id="one", **here)
+    join(run.ledger, "w")
 
     def meanwhile():
         assert run.ledger.meta.command().name == "drain"
         if given is not None:
             run.ledger.meta.set_command(given)
-        run.ledger.members.leave("w", "one")
+        run.ledger.members.leave("w", process_of("w"))
         return is_stopped
 
     with pytest.raises(KeyboardInterrupt) if is_stopped else contextlib.nullcontext():

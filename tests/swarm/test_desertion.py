@@ -12,8 +12,9 @@ from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
 from dipaco.swarm.roles import backbone_watch
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of
 from tests.support.swarm_rig import first_state, largest_difference, plain_states
+from tests.support.waiting import until
 
 
 def leaves(lent, patch):

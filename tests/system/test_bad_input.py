@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dipaco.errors import NOT_NOW
-from tests.support.tiny_run import CONFIG, Fault, facts, report
+from tests.support.tiny_run import CONFIG, Fault, facts, in_ledger, report
 
 NEW = [
     # (settings, the error, what the sentence must hold); spellings are in tests/test_config.py
@@ -120,17 +119,11 @@ def test_files_that_are_not_there_are_said_before_a_folder_is_made(here, config_
 
 
 def other_version(folder: Path) -> None:
-    change(folder, "UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
+    in_ledger(folder, "UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
 
 
 def other_schema(folder: Path) -> None:
-    change(folder, "PRAGMA user_version = 99")
-
-
-def change(folder: Path, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
-        ledger.execute(statement)
-        ledger.commit()
+    in_ledger(folder, "PRAGMA user_version = 99")
 
 
 def flip(pattern: str, place: float = 0.7):
