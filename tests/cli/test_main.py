@@ -24,6 +24,7 @@ from dipaco.cli.options import output_path
 from dipaco.cli.roles import EXECUTOR, WORKER
 from dipaco.data.config import DataConfig
 from dipaco.errors import BadSource
+from dipaco.shipped import shipped_files
 from tests.cli.conftest import as_json
 from tests.test_pages import all_parsers
 
@@ -49,6 +50,7 @@ def test_a_config_is_copied_and_followed_by_the_verb_that_takes_it(here, tmp_pat
     ):
         said = here("config", "copy", name, f"{tmp_path}/{place}")
         assert (said.code, (tmp_path / copy).is_file()) == (0, True), said.err
+        assert (tmp_path / copy).read_bytes() == shipped_files()[name].read_bytes()
         assert f"dipaco {verb} {tmp_path}/{copy} --run DIR" in said.out
     again = here("config", "copy", "toy", tmp_path)
     assert (again.code, f"{tmp_path}/toy.py is there already" in again.err) == (2, True)

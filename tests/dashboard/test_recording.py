@@ -8,7 +8,6 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.dashboard.columns import packed, unpacked
-from dipaco.dashboard.facts import ArmFacts
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.runs.opening import reading
@@ -231,14 +230,3 @@ def test_facts_without_a_history_are_there_from_the_beginning(tiny, copy_of):
     assert (arm["step_times"] == 0).all()
     assert (arm["train_times"] == 0).all()
     assert unpacked(document["events"]["ended"]).shape == (0,)
-
-
-def test_a_phase_that_was_gone_back_from_is_over_when_it_is_done_again(tiny):
-    with reading(tiny.folder) as run:
-        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
-    facts.step_times[:] = [[1.0], [2.0]]
-    facts.norms[:] = 1.0
-    facts.forget_from(1)
-    assert np.isnan(facts.step_times[1]).all()
-    assert np.isnan(facts.norms[1]).all()
-    assert (facts.step_times[0] == 1).all()
