@@ -125,13 +125,8 @@ async def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_
         assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
         return [bytes(4 * group.compute.num_values)]
 
-    async def settle(plan, rows):
-        return {}
-
     group.add_timed("ana/1")
-    monkeypatch.setattr(leader._rounds, "hold", hold)
-    monkeypatch.setattr(leader._checks, "settle", settle)
-    monkeypatch.setattr(members, "check_members", lambda: None)
+    group.holds(monkeypatch, hold)
     step = asyncio.ensure_future(group.step())
     await group.adopt_all("ana/1")
     members.changed.set()

@@ -15,8 +15,7 @@ ROUNDS = 40  # within which a liar is out
 
 async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_has_it(group):
     """One NaN in its own part of its own slice, which no other peer adds up."""
-    for name in ("ana", "bo"):
-        await group.join(name, slow=0.3)
+    await group.join_all(ana=0.3, bo=0.3)
     await group.step()
 
     def with_a_nan(vector):

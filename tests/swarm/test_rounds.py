@@ -105,7 +105,7 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
 
 
 async def test_a_step_counts_no_failure_of_one_that_sends_nothing(group, monkeypatch):
-    leader, members = group.leader, group.leader.group
+    members = group.leader.group
     mean = bytes(4 * group.compute.num_values)
     outcomes = [True, True, False]
 
@@ -116,13 +116,8 @@ async def test_a_step_counts_no_failure_of_one_that_sends_nothing(group, monkeyp
             raise RoundFailed({"bo/1": "it does not give the sum"})
         return [mean]
 
-    async def settle(plan, rows):
-        return {}
-
     group.add_timed("ana/1")
-    monkeypatch.setattr(leader._rounds, "hold", hold)
-    monkeypatch.setattr(leader._checks, "settle", settle)
-    monkeypatch.setattr(members, "check_members", lambda: None)
+    group.holds(monkeypatch, hold)
     step = asyncio.ensure_future(group.step())
     await group.adopt_all("ana/1")
     members.rows.began_at -= 60.0

@@ -72,8 +72,7 @@ async def step_until_banned(group, eve):
 )
 async def test_a_reducer_that_lies_is_found_before_the_step_is_taken(codec, lie, why):
     async with Group(dataclasses.replace(SETTINGS, codec=codec)) as group:
-        for name in ("ana", "bo"):
-            await group.join(name)
+        await group.join_all(ana=0.0, bo=0.0)
         await group.step()
         eve = await group.join("eve", kind=lying(OnlyAddsUp, lie), bytes_per_second=1e9)
         reason = await step_until_banned(group, eve)
