@@ -40,6 +40,16 @@ def get(url, key=None):
         return error.code, error.read()
 
 
+@contextlib.contextmanager
+def watching(folder, pace):
+    watcher = Watcher(Address.of(folder), pace)
+    watcher.start()
+    try:
+        yield watcher
+    finally:
+        watcher.stop()
+
+
 def test_the_page_is_open_and_the_run_needs_a_key(tiny):
     """A key of any letters is sent as its bytes, as `dipaco serve` takes it."""
     with served(tiny.folder, keys=("ключ",)) as (url, _):
@@ -114,9 +124,7 @@ def test_a_hundred_pages_are_one_reader_and_none_asks_nothing(half, copy_of, mon
     )
     copy, pace = copy_of(half), Pace(is_server=False)
     pace.look_seconds = 0.01
-    watcher = Watcher(Address.of(copy.folder), pace)
-    watcher.start()
-    try:
+    with watching(copy.folder, pace) as watcher:
         watcher.recording()
         quiet = len(asked)
         heard = [threading.Event() for _ in range(100)]
@@ -135,8 +143,6 @@ def test_a_hundred_pages_are_one_reader_and_none_asks_nothing(half, copy_of, mon
         assert looks >= events
         assert watcher.after(number - 1000) is None
         pages.close()
-    finally:
-        watcher.stop()
     assert not watcher._thread.is_alive()
 
 
@@ -193,11 +199,9 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
     monkeypatch.setattr(watcher_module, "OLD_SECONDS", 0.0)
     copy, pace = copy_of(half), Pace(is_server=False)
     pace.look_seconds, pace.status_seconds = 0.01, 1e9
-    watcher = Watcher(Address.of(copy.folder), pace)
     with reading(copy.folder) as run:
         join(run.ledger, "w")
-    watcher.start()
-    try:
+    with watching(copy.folder, pace) as watcher:
         with watcher.opened(lambda: None):
             before = json.loads(watcher.recording())
             assert before["status"]["workers"]["w"]["state"] == "here"
@@ -210,8 +214,6 @@ def test_a_page_says_that_the_last_worker_is_silent(half, copy_of, monkeypatch):
             after = json.loads(watcher.recording())
         assert after["status"]["workers"]["w"]["state"] == "silent"
         assert len(after["events"]["ended"]) == len(before["events"]["ended"])
-    finally:
-        watcher.stop()
 
 
 def test_a_run_on_a_server_that_begins_again_in_its_folder_is_another(tmp_path):
@@ -235,9 +237,8 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
     other = copy_of(tiny).folder  # as much is routed and evaluated in it
     with reading(place) as run:
         run.ledger.meta.set_command("drain")
-    watcher, heard = Watcher(Address.of(place), pace), threading.Event()
-    watcher.start()
-    try:
+    heard = threading.Event()
+    with watching(place, pace) as watcher:
         before, texts = json.loads(watcher.recording()), watcher.table()
         assert before["status"]["command"] == "drain"
         with watcher.opened(heard.set):
@@ -258,8 +259,6 @@ def test_a_run_that_is_gone_is_said_and_another_in_its_place_is_shown(tiny, copy
         after = json.loads(watcher.recording())
         assert after["status"]["command"] == "drain"
         assert after["number"] > before["number"]
-    finally:
-        watcher.stop()
 
 
 def test_after_a_rollback_texts_are_read_again_though_as_much_is_routed(tiny, monkeypatch):
