@@ -12,11 +12,9 @@ from dipaco.runs.reading.status import status_of
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import (
-    Ack,
     BlockResult,
     GroupInfo,
     JoinRequest,
-    SliceRequest,
     WorkReply,
     WorkRequest,
 )
@@ -178,20 +176,6 @@ async def test_rows_that_were_never_leased_cannot_be_claimed_nor_brought_from_no
             assert (await asked)[0].accepted == ()
         await step
     assert_replayed(group)
-    await wire.transport.close()
-
-
-async def test_a_peer_that_is_no_sender_cannot_push_into_a_round(group):
-    await group.join("ana", slow=0.02)
-    await group.step()
-    wire, closed = await wire_of(issue("eve")), group.outcomes[-1].closed
-    eve = wire.name
-    part = closed.slices[0]
-    body = SliceRequest(
-        round_number=closed.round_number, start=part.start, stop=part.stop, sender=eve
-    )
-    with pytest.raises(SwarmRefuses, match="has nothing to add"):
-        await wire.ask(part.address, "push", body, Ack, payload=b"", within_seconds=5.0)
     await wire.transport.close()
 
 
