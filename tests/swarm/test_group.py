@@ -200,15 +200,6 @@ def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(g
     ]
 
 
-def test_a_step_with_its_rows_brings_a_session_back(group):
-    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
-    ana.time_block(0.1)
-    assert not group.lease(eve).blocks
-    group.count({"eve": (0,)})
-    assert group.lease(eve).blocks
-    assert group.lease(ana).blocks
-
-
 def test_a_new_session_makes_good_what_the_last_of_its_holder_did(group):
     ana = joined(group)
     keeps_rounds_from_ending(group, "eve/1", times=4)
