@@ -298,6 +298,12 @@ class Group:
     async def steps(self, count):
         return [await self.step() for _ in range(count)][-1]
 
+    async def step_until(self, condition, most=1000):
+        """Steps until that holds, which it must before the phase has so many steps."""
+        while not condition():
+            assert len(self.outcomes) < most, self.said
+            await self.step()
+
 
 class Slow:
     """A slower machine."""

@@ -50,8 +50,7 @@ async def test_a_nan_that_the_leader_does_not_find_in_the_same_rows_is_not_the_m
         await asyncio.sleep(0.02)
     await group.join("ana", slow=0.02)
     await step
-    while eve.wire.name not in group.leader.group.banned:
-        await group.step()
+    await group.step_until(lambda: eve.wire.name in group.leader.group.banned)
     assert_replayed(group)
 
 

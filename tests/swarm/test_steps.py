@@ -163,9 +163,7 @@ async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(
     await group.join("ana", slow=0.03)
     await group.steps(3)
     bo = await group.join("bo")
-    while not any(bo.wire.name in outcome.record.blocks for outcome in group.outcomes):
-        await group.step()
-        assert len(group.outcomes) < 30
+    await group.step_until(lambda: bo.wire.name in group.outcomes[-1].record.blocks, most=30)
     assert_replayed(group)
     await until(lambda: bo.holder.position == group.holder.position)
     assert largest_difference(bo.holder.state, group.holder.state) == 0.0

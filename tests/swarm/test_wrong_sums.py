@@ -51,9 +51,7 @@ def noisy(mean, parts):
 
 async def step_until_banned(group, eve):
     """Steps, until a peer is banned: within some rounds, and it alone. Returns why."""
-    while not group.leader.group.banned:
-        assert len(group.outcomes) < ROUNDS
-        await group.step()
+    await group.step_until(lambda: group.leader.group.banned, most=ROUNDS)
     assert list(group.leader.group.banned) == [eve.wire.name], group.said
     return group.leader.group.banned[eve.wire.name]
 
