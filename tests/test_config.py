@@ -121,10 +121,6 @@ def test_a_value_out_of_range_is_refused_by_name(text):
         override(CONFIG, [text])
 
 
-def test_a_run_may_start_from_scratch():
-    assert changed(base=BaseSettings(steps=0)).plan.base.total_steps == 0
-
-
 # --- the plan -----------------------------------------------------------------------------------
 
 
