@@ -10,7 +10,7 @@ from dipaco import trees
 from dipaco.algorithm import algorithm1, variants
 from dipaco.outer.config import OuterSettings
 from dipaco.schedule.arm import Arm
-from dipaco.topology import PER_PATH, Level, ModuleId, Topology
+from dipaco.topology import ModuleId
 from tests.support.two_layers import (
     ADAMW,
     FLAT,
@@ -18,6 +18,7 @@ from tests.support.two_layers import (
     PAPER,
     PHASES,
     PLAIN,
+    PRIVATE,
     TAU,
     adamw_step,
     assert_close,
@@ -64,12 +65,12 @@ def train(
     return [modules, *variants.train(arm, modules, train_path, route, outer=outer, **others)]
 
 
-PRIVATE = Topology(
-    levels=(
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="own", parts=("head",), experts=PER_PATH),
-    )
-)
+UNIT = OuterSettings(learning_rate=1.0, momentum=0.0)
+
+
+def moves(path, phase, parts, _):
+    """Two paths move their modules by -1 and -5."""
+    return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
 
 
 @pytest.mark.parametrize("topology", [GRID, FLAT, PRIVATE, dense(1), dense(3)])
@@ -110,12 +111,8 @@ def test_sampling_all_paths_equals_no_sampling_and_a_half_does_not():
 def test_weights_and_fan_in_are_of_the_paths_that_took_part(taking_part, moved):
     """They move the shared module by -1 and -5 and have 1 and 3 documents; roots 1 and 2."""
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
     others = {"documents": [1, 3], "phases": 1, "take_part": lambda _: taking_part}
-    before, after = train(dense(2), outer, train_path=moves, **others)
+    before, after = train(dense(2), UNIT, train_path=moves, **others)
     module = ModuleId("all", 0)
     got = before[module]["embed"]["w"] - after[module]["embed"]["w"]
     np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
@@ -187,13 +184,9 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
     two, 0.25 * 1 and 0.75 * 5 times 1.41, whenever they come.
     """
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
     taken = [[(0, 0)], [(0, 1), (1, 0), (1, 1)]]
     phases = train(
-        dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+        dense(2), UNIT, train_path=moves, documents=[1, 3], phases=2,
         takes=late(dense(2), taken),
     )  # fmt: skip
     module, root = ModuleId("all", 0), 2**0.5
@@ -205,14 +198,9 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
 def test_a_late_contribution_keeps_the_fan_in_of_its_own_phase():
     """Sampled: both paths go through phase 0 and path 0 through phase 1; then no path."""
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
-
     def moved(taking_part, taken):
         phases = train(
-            dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+            dense(2), UNIT, train_path=moves, documents=[1, 3], phases=2,
             takes=late(dense(2), taken), take_part=lambda phase: taking_part[phase],
         )  # fmt: skip
         return [modules[ModuleId("all", 0)]["embed"]["w"][0, 0] for modules in phases]

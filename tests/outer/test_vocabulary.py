@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.errors import BadSetting
 from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.config import CODECS, OuterSettings
 from dipaco.outer.gradient import WeightedMean, path_weights
@@ -189,8 +188,3 @@ def test_only_embedding_and_head_have_rows():
     (part, *_) = gradients()
     assert has_rows(part)
     assert not has_rows({"block_00": part["block_00"]})
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(BadSetting, match=r"`outer\.vocabulary_rows`.*documents, holders"):
-        OuterSettings(vocabulary_rows="tokens")
