@@ -2,9 +2,10 @@
 
 Reaches a perplexity a quarter below a dense model of a path's size after the same number of steps,
 and comes near lock-step for a seventh of its bytes. `published.py` has the published settings. Here
-paths train with Muon and meet after every five steps. A module then takes the plain mean of its
-paths, a row of the vocabulary that of the paths whose shards have its token. Contributions have
-four bits a value. Shards are made by product k-means. A held-out document or a prompt goes to the
+paths train with Muon and meet after every five steps. A module then becomes the mean of its paths,
+weighted by their documents, without momentum or the root of the fan-in. A token's rows of embedding
+and head are weighted by how often each path's shard has the token. Contributions have four bits a
+value. Shards are made by product k-means. A held-out document or a prompt goes to the
 path under which its first tokens are likeliest. The path that k-means would choose starts 2 nats
 ahead (`routing.prior`). `configs/ablations/muon.py` compares optimisers, outer steps, phases and
 codecs.

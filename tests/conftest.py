@@ -37,6 +37,7 @@ from tests.support.tiny_run import (  # noqa: F401
     half,
     tiny,
 )
+from tests.support.tool_process import tool  # noqa: F401
 
 # Beside the devices: XLA's older emitter, in one thread, makes a program in a sixth of the time.
 # JAX 0.12 has no such emitter, and ends at the flag. Commands, servers and workers that tests start

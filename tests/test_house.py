@@ -227,14 +227,19 @@ def test_asking_for_help_or_a_config_loads_nothing_heavy():
     assert not modules_after(code) & HEAVY
 
 
-@pytest.mark.parametrize("arguments", [["train", "--help"], ["--version"]])
-def test_the_command_line_answers_without_jax(arguments):
+@pytest.mark.parametrize(
+    "words", ["--help", "--version", "train --help", "train toy --set x=1 --run /nowhere"]
+)
+def test_the_command_line_answers_without_jax(words):
     code = (
         "import sys, atexit; "
         "atexit.register(lambda: print('LOADED', *sys.modules)); "
-        f"from dipaco.cli.main import main; main({arguments!r})"
+        f"from dipaco.cli.main import main; main({words.split()!r})"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True
+    )
     said, _, loaded = done.stdout.partition("LOADED")
     assert "dipaco" in said
     assert not {name.split(".")[0] for name in loaded.split()} & HEAVY

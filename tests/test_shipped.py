@@ -41,18 +41,6 @@ def test_a_name_that_is_not_there_is_answered_with_one_that_is(name, offer):
         load_config(name)
 
 
-def test_a_copy_is_a_config_of_ones_own_and_never_overwrites(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["config", "copy", "quickstart", "my.py"]) == 0
-    assert "dipaco train my.py --run DIR" in capsys.readouterr().out
-    assert load_config("my.py") == load_config("quickstart")
-    assert main(["config", "copy", "toy", "my.py"]) == 2
-    assert "ConfigExists" in capsys.readouterr().err
-    assert load_config("my.py") == load_config("quickstart")
-    assert main(["config", "copy", "quikstart", "other.py"]) == 2
-    assert "the nearest is `quickstart`" in capsys.readouterr().err
-
-
 def test_each_sweep_can_be_copied_and_still_finds_what_it_imports(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for file in (CONFIGS / "ablations").glob("*.py"):

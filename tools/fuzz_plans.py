@@ -453,8 +453,8 @@ class Needs:
         if task.kind == "pretrain":
             return {"its text": lambda: self._has("prepare", 0)}
         if task.kind == "outer":
-            through = arm.paths_through(task.module, phase)
-            enough = arm.quorum_of(task.module, phase) if arm.has_quorum else len(through)
+            through = arm.contributors(task.module, phase)
+            enough = arm.enough_of(task.module, phase) if arm.has_quorum else len(through)
             return route | {
                 "its module": lambda: task.module in facts.modules_at(arm.name, phase),
                 "contributions": lambda: (

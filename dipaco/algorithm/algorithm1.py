@@ -7,12 +7,12 @@ import jax
 
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights
-from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.step import first_outer_state, outer_step
 from dipaco.topology import ModuleId, Topology, assemble, dissect
 
 Modules = dict[ModuleId, dict[str, Any]]  # module -> part -> parameters
-# (path, phase, parts, carried or None) -> (parts after tau steps of AdamW, carried). What a path
-# carries from phase to phase (AdamW state, data position) belongs to that path alone.
+# (path, phase, parts, carried or None) -> (parts after tau inner steps, carried). What a path
+# carries from phase to phase (optimiser state, data position) belongs to that path alone.
 TrainPath = Callable[[int, int, Any, Any], tuple[Any, Any]]
 
 
@@ -37,7 +37,7 @@ def train(
         settings.
     """
     carried: list[Any] = [None] * topology.num_paths
-    momentum = {module: fresh(outer, modules[module]) for module in topology.modules}
+    momentum = {module: first_outer_state(outer, modules[module]) for module in topology.modules}
     for phase in range(phases):  # line 2
         trained: list[Modules] = []
         for path in range(topology.num_paths):  # line 3, in parallel on real machines
@@ -54,7 +54,7 @@ def train(
             mean = WeightedMean()
             for path, alpha in zip(paths, alphas, strict=True):  # lines 12-14, in path order
                 mean.add(outer_gradient(modules[module], trained[path][module]), alpha)
-            # Line 15. `outer_step` empties the dictionary that it is given.
+            # Line 15. A copy: `outer_step` empties it, and the caller may still hold theta(t-1).
             stepped[module], momentum[module], _ = outer_step(
                 outer, dict(modules[module]), mean.take(), momentum[module], len(paths)
             )

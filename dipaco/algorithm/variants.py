@@ -1,11 +1,12 @@
 """Algorithm 1 with everything that a run may switch on, in one process and in memory.
 
-A run may have path sampling, codecs with error feedback, late contributions (`outer.quorum`), late
-modules (`outer.delay`), alternations (documents are routed again between phases), an outer step of
-its own, inner steps without an outer step, and early stopping. With everything off it gives the
-bits of `algorithm1.train`. An *arm* is one of the models that a run trains, such as `modular` and
-`dense`, with the schedule of its phases (`schedule/arm.py`). This module is the reference for runs
-(*oracle* in tests): it asks the same arm and adds in the same order, so tests compare bit for bit.
+A run may have path sampling, codecs with error feedback, late contributions (`outer.quorum`), paths
+that go ahead of their modules (`outer.delay`), alternations (documents are routed again between
+phases), an outer step of its own, inner steps without an outer step, and early stopping. With
+everything off it gives the bits of `algorithm1.train`. An *arm* is one of the models that a run
+trains, such as `modular` and `dense`, with the schedule of its phases (`schedule/arm.py`). This
+module is the reference for runs (*oracle* in tests): it asks the same arm and adds in the same
+order, so tests compare bit for bit.
 Arms whose paths take every step together have a reference of their own (`synchronous.py`).
 
 Source: arXiv 2403.10616, sections 2.4, 2.7 and 3. Quorum and codecs: see `dipaco/outer`.
@@ -25,7 +26,7 @@ from dipaco.outer.config import OuterSettings
 from dipaco.outer.delay import merge
 from dipaco.outer.gradient import WeightedMean, outer_gradient, path_weights, weight_in_step
 from dipaco.outer.own_step import OuterRule
-from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.step import first_outer_state, outer_step
 from dipaco.outer.vocabulary import (
     counts_of,
     effective_fan_in,
@@ -45,7 +46,7 @@ class Shards(NamedTuple):
 
     documents: Sequence[int]  # [P] |D_i|, documents of each path's shard
     # int [P, V], how often each token occurs in each shard: a row of the vocabulary is then
-    # averaged over the paths that have its token (`outer/vocabulary.py`). None: as all else.
+    # averaged over the paths that have its token (`outer/vocabulary.py`). None: as all parameters.
     token_counts: np.ndarray | None = None
 
 
@@ -55,8 +56,8 @@ Route = Callable[[int, Modules], Shards]
 Takes = Callable[[ModuleId, int], Sequence[tuple[int, int]]]
 
 
-class TrainLate(NamedTuple):
-    """A phase of a path that takes its modules late (`outer.delay`), in two pieces."""
+class TrainAhead(NamedTuple):
+    """A phase of a path that goes ahead of its modules (`outer.delay`), in two pieces."""
 
     ahead: TrainPath  # its first `delay` steps, from the path's own parameters
     rest: TrainPath  # its other steps, from what they and the modules were merged to
@@ -81,7 +82,7 @@ def train(
     outer: OuterSettings,
     outer_rule: OuterRule | None = None,
     takes: Takes | None = None,
-    train_late: TrainLate | None = None,
+    train_ahead: TrainAhead | None = None,
 ) -> Iterator[Modules]:
     """Yields every module after each outer step of an arm, as `algorithm1.train` does.
 
@@ -99,14 +100,16 @@ def train(
         all of its own phase. Each contribution is taken once, after it is made, and a step takes
         at least one if there is one. A path trains on its modules as they are, with or without
         its late contribution.
-      train_late: a path that goes ahead (`outer.delay`) begins a phase with its own parameters,
+      train_ahead: a path that goes ahead (`outer.delay`) begins a phase with its own parameters,
         takes `ahead`, is merged with its modules at the start of the phase (`outer/delay.py`), and
         takes `rest`. Contributions are measured from the modules at the start of the phase.
     """
     topology, codec = arm.topology, codec_of(outer)
     carried: list[Any] = [None] * topology.num_paths
     own: dict[int, Any] = {}  # path -> its parameters after the phase before
-    momentum = {module: fresh(outer, modules[module], outer_rule) for module in topology.modules}
+    momentum = {
+        module: first_outer_state(outer, modules[module], outer_rule) for module in topology.modules
+    }
     residual: dict[tuple[int, ModuleId], Any] = {}
     # Contributions of each module that wait for a step, by (phase, path).
     waiting: dict[ModuleId, dict[tuple[int, int], WaitingContribution]] = {
@@ -120,34 +123,35 @@ def train(
         for path in arm.paths_in(phase):  # line 3, in parallel on real machines
             parts = assemble(modules, topology.modules_of(path))  # line 4
             train_on = train_path
-            if train_late is not None and arm.goes_ahead(path, phase):
-                ahead, carried[path] = train_late.ahead(path, phase, own[path], carried[path])
+            if train_ahead is not None and arm.goes_ahead(path, phase):
+                ahead, carried[path] = train_ahead.ahead(path, phase, own[path], carried[path])
                 parts = merge(jax.device_get(ahead), parts, outer.delay_merge)
-                train_on = train_late.rest
+                train_on = train_ahead.rest
             after, carried[path] = train_on(path, phase, parts, carried[path])  # lines 5-10
             trained[path] = dissect(jax.device_get(after), topology, path)
         own = {path: assemble(trained[path], topology.modules_of(path)) for path in trained}
 
         stepped: Modules = {}
         for module in topology.modules:  # line 11, in parallel on real machines
-            through = arm.paths_through(module, phase)
-            if not through and not waiting[module]:
+            contributors = arm.contributors(module, phase)
+            if not contributors and not waiting[module]:
                 stepped[module] = modules[module]
                 continue
             if not arm.has_outer_steps:
-                (path,) = through
+                (path,) = contributors
                 stepped[module] = trained[path][module]
                 continue
             weights = path_weights(
-                [shards.documents[path] for path in through], by_documents=outer.weigh_by_documents
+                [shards.documents[path] for path in contributors],
+                by_documents=outer.weigh_by_documents,
             )
             counts = None
-            if shards.token_counts is not None and through and has_rows(modules[module]):
-                all_paths = topology.paths_through(module)
-                counts = counts_of(shards.token_counts, all_paths, through)
+            if shards.token_counts is not None and contributors and has_rows(modules[module]):
+                through = topology.paths_through(module)
+                counts = counts_of(shards.token_counts, through, contributors)
             shares_PV = None if counts is None else row_shares(counts, weights)
             fan_in_V = None if shares_PV is None else effective_fan_in(shares_PV)
-            for index, (path, weight) in enumerate(zip(through, weights, strict=True)):
+            for index, (path, weight) in enumerate(zip(contributors, weights, strict=True)):
                 gradient, residual[path, module] = _sent(
                     codec,
                     outer_gradient(modules[module], trained[path][module]),
@@ -156,12 +160,12 @@ def train(
                 )
                 row_share_V = None if shares_PV is None else shares_PV[index]
                 waiting[module][phase, path] = WaitingContribution(
-                    gradient, weight, len(through), row_share_V, fan_in_V
+                    gradient, weight, len(contributors), row_share_V, fan_in_V
                 )
             keys = list(waiting[module]) if takes is None else takes(module, phase)
             taken = [waiting[module].pop(key) for key in keys]
             # If no path of this phase takes part, late contributions come with their own fan-in.
-            fan_in = len(through) or taken[-1].fan_in
+            fan_in = len(contributors) or taken[-1].fan_in
             mean = _mean(taken, fan_in, outer)  # lines 12-14
             stepped[module], momentum[module], _ = outer_step(  # line 15
                 outer, dict(modules[module]), mean, momentum[module], fan_in, outer_rule
@@ -170,20 +174,20 @@ def train(
         yield modules
 
 
-def _sent(codec: Codec, gradient: Any, residual: Any, rows_V: np.ndarray | None) -> tuple[Any, Any]:
+def _sent(codec: Codec, gradient: Any, residual: Any, sent_V: np.ndarray | None) -> tuple[Any, Any]:
     """An outer gradient as the outer step reads it, and what the message could not hold.
 
     Args:
       codec: encodes the message.
       gradient: the outer gradient of one path for one module.
       residual: what earlier messages could not hold, or None.
-      rows_V: the rows of the vocabulary that are sent. None = all rows.
+      sent_V: the rows of the vocabulary that are sent. None = all rows.
     """
-    encoded = encode_rows(codec, gradient, residual, rows_V)
-    if rows_V is None:
+    encoded = encode_rows(codec, gradient, residual, sent_V)
+    if sent_V is None:
         return codec.decode(encoded.message, gradient), encoded.residual
-    decoded = codec.decode(encoded.message, take_rows(gradient, rows_V))
-    return put_rows(decoded, rows_V), encoded.residual
+    decoded = codec.decode(encoded.message, take_rows(gradient, sent_V))
+    return put_rows(decoded, sent_V), encoded.residual
 
 
 def _mean(taken: Sequence[WaitingContribution], fan_in: int, outer: OuterSettings) -> Any:
@@ -192,12 +196,12 @@ def _mean(taken: Sequence[WaitingContribution], fan_in: int, outer: OuterSetting
     mean = WeightedMean()
     for each in taken:
         weight = weight_in_step(each.weight, each.fan_in, fan_in, rescale_by_fan_in=rescales)
-        rows_V = None
+        row_weight_V = None
         if each.row_share_V is not None and each.row_fan_in_V is not None:
-            rows_V = row_weights_in_step(
+            row_weight_V = row_weights_in_step(
                 each.row_share_V, each.row_fan_in_V, fan_in, rescale_by_fan_in=rescales
             )
-        mean.add(each.gradient, weight, rows_V)
+        mean.add(each.gradient, weight, row_weight_V)
     return mean.take()
 
 

@@ -10,10 +10,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dipaco.cli.errors import OutputNotLocal
+from dipaco.cli.errors import OutputNotLocal, PathNeeded
 from dipaco.cli.parser import path_given
 from dipaco.control.names import name_of as name_of
-from dipaco.errors import BadSetting
+from dipaco.errors import BadSetting, NoSuchPath
 from dipaco.runs.reading import releases
 from dipaco.runs.reading.releases import check_path as check_path
 from dipaco.store.address import Address
@@ -221,6 +221,17 @@ def add_rule(parser: argparse._ActionsContainer) -> None:
 def find_release(opened: "Run", options: argparse.Namespace) -> "Release":
     """The release that the options name. Raises `NoSuchArm`, `NotAvailable`."""
     return releases.find_release(opened, options.arm, options.phase)
+
+
+def path_of(given: int | None, num_paths: int) -> int:
+    """`--path`, which a run of one path does not need. Raises `PathNeeded`, `NoSuchPath`."""
+    if given is None:
+        if num_paths > 1:
+            raise PathNeeded(paths=num_paths, last=num_paths - 1)
+        return 0
+    if not 0 <= given < num_paths:
+        raise NoSuchPath(path=given, last=num_paths - 1)
+    return given
 
 
 def option_of(name: str) -> str:

@@ -43,7 +43,7 @@ class RunConfig:
     blocks are spread in order, the embedding with the first level, final norm and head with the
     last. Other patterns are written in a config file."""
     phases: Count
-    """Phases of the run, each of which ends with an outer step (DiPaCo's T)."""
+    """Phases of the run. In the modular arm each ends with an outer step (DiPaCo's T)."""
     seed: int = 0
     """Number that parameters, row order and k-means are drawn from; the corpus does not depend on
     it."""
@@ -128,7 +128,7 @@ def _plan_of(config: RunConfig) -> Plan:
 
     The dense baselines take the same inner steps as a path, or as all paths together, or are
     trained by as many machines as paths train in a phase, which average gradients at every step.
-    They are plain AdamW, no outer step.
+    They take no outer step.
     """
     dense = one_path(part_names(config.model))
     every = config.evaluation.every_phases

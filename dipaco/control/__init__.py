@@ -17,6 +17,6 @@ they make due; so there is no planner process. DiPaCo (arXiv 2403.10616) section
     names.py     names that users give to workers, launchers and volunteers
 
 Bytes first, then the row: every row about bytes is written after the bytes are durable. A crash
-leaves a claim and no facts. The lease expires and the task is claimed again. All SQL is in
-`database/*.sql`. May import `topology`, `receipt`, `files` and `errors`.
+leaves a claim and no facts. The lease expires and the task is claimed again. The room's
+SQL is in `database`. May import `schedule`, `topology`, and helpers.
 """

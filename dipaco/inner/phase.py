@@ -18,10 +18,12 @@ OnStep = Callable[[int, float], None]  # (steps taken in this phase, loss)
 
 
 class PhaseResult(NamedTuple):
-    """A path after a phase."""
+    """A path after some steps of a phase. `run_phase` tells of these steps, a `PhaseRunner` of all
+    steps of the phase so far.
+    """
 
     state: PathState
-    losses: np.ndarray  # float32 [tau], mean nats per target
+    losses: np.ndarray  # float32 [steps], mean nats per target
     targets: int  # predicted tokens
     norms: tuple[float, ...] = ()  # gradient norms before clipping; volunteers tell none
 

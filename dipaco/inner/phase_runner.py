@@ -15,15 +15,17 @@ class PhaseWork(NamedTuple):
 
     origin: str  # names the phase and its first modules: equal origins are the same work
     state: Handover  # NumPy arrays: at the start of the phase, or of a partial snapshot
-    first_step: int  # next inner step, counted over all phases
+    first_step: int  # next inner step, of the arm's schedule
     losses: tuple[float, ...]  # losses of the steps of this phase that are already in `state`
     rates: np.ndarray  # float32 [steps left], the learning rate of each
     batches: Iterator[Batch]  # one for each rate, read ahead
-    batch_at: Callable[[int], Batch]  # inner step, counted over all phases -> its batch
+    batch_at: Callable[[int], Batch]  # inner step of the schedule -> its batch
     on_step: OnStep
     should_stop: Callable[[], bool]
     save: Callable[[PathState, Sequence[float]], None]  # (state, losses of this phase so far)
-    norms: tuple[float, ...] = ()  # gradient norms of those steps, as far as they are known
+    norms: tuple[
+        float, ...
+    ] = ()  # gradient norms of the steps in `losses`, as far as they are known
 
 
 class PhaseRunner(Protocol):

@@ -13,11 +13,11 @@ Tree = Any
 
 
 class PathState(NamedTuple):
-    """Parameters of a path, its optimiser's state, and the number of inner steps taken."""
+    """Parameters of a path, its optimiser's state, and its next inner step."""
 
     parts: Tree  # part name -> parameters
     optimizer: Tree  # optax state. Stays with the path from phase to phase (DiLoCo section 6.1)
-    step: Any  # int32 scalar: inner steps taken over all phases, and so the data position
+    step: Any  # int32 scalar: step of the arm's schedule. Phases that the path skipped count
 
 
 class Handover:

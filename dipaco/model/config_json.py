@@ -15,8 +15,8 @@ from dipaco.model.errors import BadCheckpoint
 
 # Values that `transformers` assumes for keys that an architecture's config.json omits.
 _DEFAULTS: dict[str, dict[str, Any]] = {
-    "LlamaForCausalLM": {},
-    "Qwen3ForCausalLM": {"head_dim": 128, "num_key_value_heads": 32},
+    "LlamaForCausalLM": {"rms_norm_eps": 1e-6},
+    "Qwen3ForCausalLM": {"rms_norm_eps": 1e-6, "head_dim": 128, "num_key_value_heads": 32},
 }
 _ROPE = ("rope_parameters", "rope_scaling")  # keys of `transformers` 5, and of earlier versions
 _SIZES = (
@@ -77,7 +77,7 @@ def read_config(folder: Path, theirs: Mapping[str, Any], has_head: bool) -> Mode
             d_ff=theirs["intermediate_size"],
             max_length=theirs["max_position_embeddings"],
             rope_theta=float(next(iter(_rope_thetas(theirs)), 10_000.0)),
-            norm_epsilon=float(theirs.get("rms_norm_eps", 1e-6)),
+            norm_epsilon=float(theirs["rms_norm_eps"]),
             qk_norm=architecture == "Qwen3ForCausalLM",
             tied_head=theirs.get("tie_word_embeddings", not has_head),
         )
@@ -129,7 +129,7 @@ def _unsupported(theirs: Mapping[str, Any]) -> Iterator[str]:
         if theirs.get("partial_rotary_factor", rope.get("partial_rotary_factor", 1.0)) != 1.0:
             yield "only a part of each head is rotated (`partial_rotary_factor`)"
     thetas = _rope_thetas(theirs)
-    numbers = {"rope_theta": thetas, "rms_norm_eps": [theirs.get("rms_norm_eps", 1e-6)]}
+    numbers = {"rope_theta": thetas, "rms_norm_eps": [theirs["rms_norm_eps"]]}
     for name, values in numbers.items():
         if not all(0 < value <= sys.float_info.max for value in values):
             yield f"`{name}` is no finite number above 0"

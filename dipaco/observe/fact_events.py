@@ -136,7 +136,7 @@ def _module(fact: ModuleReady, config: RunConfig, seconds: float) -> Event:
         num_contributions = len(fact.gradient_stats.norms)
         cosines["cosine"] = fact.gradient_stats.cosine
     else:
-        num_contributions = len(arm.paths_through(fact.module, fact.phase - 1))
+        num_contributions = len(arm.contributors(fact.module, fact.phase - 1))
     fields: dict[str, Value] = {
         "arm": fact.arm,
         "module": str(fact.module),

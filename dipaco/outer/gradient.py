@@ -71,13 +71,13 @@ def weight_in_step(
 ) -> float:
     """The weight of a contribution in a step that may be later than its own phase (quorum).
 
-    It keeps the alpha_i and the fan-in of its own phase, over all paths through the module, late
-    ones included. So a step without some contributions is shorter and the next one longer. Over the
-    training a late contribution moves its module as far as one in time, but a step later. Late ones
-    are not discounted, though they began from parameters a step old: a path that is often late, and
-    the text of its shard, would count for less. Weights over the paths that arrived in time,
-    summing to one, would count a late path twice: once by the share that the others get, once when
-    it arrives.
+    It keeps the alpha_i and the fan-in of its own phase, over all paths through the module that
+    take part, late ones included. So a step without some contributions is shorter and the next one
+    longer. Over the training a late contribution moves its module as far as one in time, but a step
+    later. Late ones are not discounted, though they began from parameters a step old: a path that
+    is often late, and the text of its shard, would count for less. Weights over the paths that
+    arrived in time, summing to one, would count a late path twice: once by the share that the
+    others get, once when it arrives.
 
     Args:
       weight: alpha_i from `path_weights`, over the paths of its phase.

@@ -1,4 +1,4 @@
-"""One outer step of one module: before + mean outer gradient -> after.
+"""One outer step of one module: (before, mean outer gradient) -> after.
 
 A step works in place, on one block of values after another. It holds three module sizes (before,
 mean, momentum) and a block, even if one leaf is the whole module (the head of the paper's largest
@@ -41,7 +41,9 @@ def nesterov(settings: OuterSettings) -> optax.GradientTransformation:
     return optax.sgd(settings.learning_rate, momentum=settings.momentum or None, nesterov=True)
 
 
-def fresh(settings: OuterSettings, module: Module, rule: OuterRule | None = None) -> dict[str, Any]:
+def first_outer_state(
+    settings: OuterSettings, module: Module, rule: OuterRule | None = None
+) -> dict[str, Any]:
     """The outer state before the first step: per part an optax state of float32 zeros, or the first
     state of a user's rule.
     """
@@ -69,7 +71,7 @@ def outer_step(
     Args:
       before: the module at the start of the phase. Emptied part by part, as the next two are.
       mean: float32, from `WeightedMean`. Its arrays are overwritten.
-      momentum: outer state of the module, from `fresh` or the step before. Overwritten.
+      momentum: outer state of the module, from `first_outer_state` or the step before. Overwritten.
       fan_in: paths through the module. The mean is multiplied by its square root if
         `settings.rescale_by_fan_in`.
       rule: steps in the place of Nesterov, with the rescaled mean. `before` is not emptied then.

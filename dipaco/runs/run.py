@@ -221,7 +221,7 @@ class Run:
             return None
         counts = self.token_counts(self.routing_of(arm, phase))
         through = plan.topology.paths_through(module)
-        return counts_of(counts, through, plan.paths_through(module, phase))
+        return counts_of(counts, through, plan.contributors(module, phase))
 
     def present_tokens(self, arm: str, path: int, phase: int) -> np.ndarray | None:
         """bool [V]: the tokens that a path's shard has in a phase. None if training does not ask

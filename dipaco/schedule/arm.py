@@ -6,8 +6,8 @@ path, or copies of one; it takes no outer steps; it trains on all documents; `de
 takes more steps. Scheduler, workers and the oracle (`algorithm/variants.py`) ask the same arm:
 
     who takes part in a phase            paths_in, trained_before
-    who contributes to a module          paths_through
-    when a module may step               quorum_of, waits_for_all, grace_seconds
+    who contributes to a module          contributors
+    when a module may step               enough_of, waits_for_all, grace_seconds
     how many inner steps                 steps_before, steps_in
     which shards a phase trains on       alternations, routed_at
     whether a path goes ahead            goes_ahead, merges_at
@@ -39,12 +39,11 @@ class Arm:
     path_share: float = 1.0  # share of the paths that take part in a phase
     seed: int = 0  # seed of the draw of those paths
     quorum: float = 1.0  # share of a phase's contributions with which a module may step
-    grace_seconds: float = 0.0  # for which a step with its quorum waits for the other contributions
+    grace_seconds: float = 0.0  # that a step with its quorum still waits for the others
     delay: int = 0  # inner steps of a phase before a path takes its modules
     hold_out: float = 0.0  # above 0: each path is released as it was at its best
-    is_synchronous: bool = (
-        False  # all paths step together, as one task a phase; not `has_outer_steps`
-    )
+    # All paths step together, as one task a phase. `has_outer_steps` is False then.
+    is_synchronous: bool = False
     is_dealt: bool = False  # no shards: of all batches, each of the P paths takes every P-th
 
     @property
@@ -85,7 +84,7 @@ class Arm:
         """
         return len(self.paths_in(0))
 
-    def paths_through(self, module: ModuleId, phase: int) -> tuple[int, ...]:
+    def contributors(self, module: ModuleId, phase: int) -> tuple[int, ...]:
         """The paths through a module that take part in a phase."""
         through = self.topology.paths_through(module)
         taking_part = self.paths_in(phase)
@@ -98,11 +97,11 @@ class Arm:
         """True if a module may step while a path is late."""
         return self.quorum < 1
 
-    def quorum_of(self, module: ModuleId, phase: int) -> int:
+    def enough_of(self, module: ModuleId, phase: int) -> int:
         """Contributions of a phase that must be in before a module may step: all of them where the
         step waits for all.
         """
-        paths = len(self.paths_through(module, phase))
+        paths = len(self.contributors(module, phase))
         if self.waits_for_all(phase):
             return paths
         return min(paths, math.ceil(round(self.quorum * paths, 9)))

@@ -11,9 +11,11 @@ engine and of its loop.
 """
 
 import asyncio
+import contextlib
 import re
 import socket
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, NoReturn
 from urllib.parse import urlsplit
@@ -33,6 +35,9 @@ from dipaco.topology.cells import listed, paths_in
 
 LOOK_SECONDS = 5.0  # between two looks at an upstream
 ANSWER_SECONDS = 5.0  # for its answer to one
+# A server that answers no look for so long hangs, even if its kernel is well. Requests to which it
+# has begun no answer go to another that does answer. Without another they stay: it may be busy.
+HANGING_SECONDS = 20.0
 # Servers close idle connections, vLLM after 5 s. One that is closed first loses no request.
 IDLE_SECONDS = 4.0
 CONNECT_SECONDS = 5.0
@@ -82,11 +87,13 @@ class Server:
         self.num_open = 0  # requests that it is answering
         self.models: frozenset[str] = frozenset()
         self.problem: str | None = "it was not asked yet"
+        self._silent_since: float | None = None  # the first of the looks that it did not answer
+        self._waiting: dict[asyncio.Timeout, Sequence[Target]] = {}
 
     async def look(self, session: aiohttp.ClientSession) -> None:
         """Asks for its models. Afterwards `problem` says whether it has answered."""
         headers = self.headers | {"Accept-Encoding": "identity"}
-        timeout = aiohttp.ClientTimeout(total=ANSWER_SECONDS)
+        timeout, began = aiohttp.ClientTimeout(total=ANSWER_SECONDS), time.monotonic()
         try:
             async with session.get(
                 f"{self.url}/v1/models", headers=headers, timeout=timeout
@@ -94,8 +101,26 @@ class Server:
                 answer.raise_for_status()
                 names = msgspec.json.decode(await answer.read(), type=_ModelNames)
             self.models, self.problem = frozenset(each.id for each in names.data), None
+            self._silent_since = None
+        except TimeoutError as error:
+            self.failed(error)
+            self._silent_since = self._silent_since or began
+            if time.monotonic() - self._silent_since >= HANGING_SECONDS:
+                for limit, others in self._waiting.items():
+                    if any(other.problem is None for other in others):
+                        limit.reschedule(0)
         except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError) as error:
             self.failed(error)
+
+    @contextlib.asynccontextmanager
+    async def awaited(self, others: Sequence["Target"]) -> AsyncGenerator[None]:
+        """Raises `TimeoutError` if it hangs and one of the others answers."""
+        async with asyncio.timeout(None) as limit:
+            self._waiting[limit] = others
+            try:
+                yield
+            finally:
+                del self._waiting[limit]
 
     def failed(self, error: Exception) -> None:
         """Gives it the last turn until it answers the next look."""

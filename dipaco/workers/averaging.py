@@ -59,7 +59,7 @@ def weights_of_step(
     shares: dict[int, np.ndarray] = {}
     row_fan_ins: dict[int, np.ndarray] = {}
     for phase in sorted({contribution.phase for contribution in contributions}):
-        through = arm.paths_through(task.module, phase)
+        through = arm.contributors(task.module, phase)
         documents = run.shards_of(run.routing_of(task.arm, phase)).documents
         of_phase = path_weights(
             [documents[path] for path in through], by_documents=settings.weigh_by_documents
@@ -79,7 +79,7 @@ def weights_of_step(
         )
         if (of_tokens := counts[phase]) is None:
             return ContributionWeights(weight, None, None)
-        place = arm.paths_through(task.module, phase).index(path)
+        place = arm.contributors(task.module, phase).index(path)
         row_weight_V = row_weights_in_step(
             shares[phase][place], row_fan_ins[phase], fan_in, rescale_by_fan_in=rescale
         )

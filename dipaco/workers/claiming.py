@@ -54,8 +54,8 @@ class Claimer:
         """The task to do next. None if no task is due.
 
         Args:
-          summary: what a look at the ledger has just found. Nothing else is looked for. None looks
-            for everything.
+          summary: what a look at the ledger has just found. Ready, delayed and failed tasks are not
+            asked for if it saw none. None: they are.
         """
         queue = self._run.ledger.queue
         has_ready = summary is None or summary.has_ready

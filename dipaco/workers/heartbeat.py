@@ -74,7 +74,7 @@ class LeaseRenewer:
             self._waited_seconds, self._progress = 0.0, Silence()
             self._renewed_seconds = time.monotonic()
 
-    def has_waited(self, seconds: float) -> None:
+    def note_wait(self, seconds: float) -> None:
         """The task in hand waited for others: for so long it was not overdue itself."""
         with self._guard:
             self._waited_seconds += seconds

@@ -53,7 +53,7 @@ class Worker:
 
     Args:
       renewer: renews its leases. The caller starts it.
-      lease_seconds: after as long without a renewal, others may claim its tasks.
+      lease_seconds: without a renewal for so long, others may claim its tasks.
       runner: takes the steps of paths, and has this worker's hosts, of which this process is the
         first. None is this process alone.
       cannot_train: the reason why it claims no tasks that train. It raises this when the text is
@@ -90,7 +90,7 @@ class Worker:
         self._wake_up.put(None)
 
     @property
-    def _should_stop(self) -> bool:
+    def _is_asked_to_stop(self) -> bool:
         is_requested = self._stop_is_requested or self._runner.hosts.is_stop_requested
         return is_requested or self._renewer.command == "drain"
 
@@ -107,7 +107,7 @@ class Worker:
         while True:
             summary = self._run.ledger.meta.work_summary(self._kinds)
             self._renewer.receive(summary.command)
-            if self._should_stop:
+            if self._is_asked_to_stop:
                 return False
             was_paused, is_paused = is_paused, self._renewer.command == "pause"
             if is_paused and not was_paused:
@@ -153,8 +153,8 @@ class Worker:
         """Does one task. False if no task is due.
 
         Args:
-          summary: what a look at the ledger has just found. Nothing else is looked for. None looks
-            for everything.
+          summary: what a look at the ledger has just found. Kinds of tasks that it has none of are
+            not asked for. None: all are.
 
         Raises:
           RunOfOtherVersion, NameLost: the run goes on without this process. Nothing was done.
@@ -181,8 +181,8 @@ class Worker:
         """Executes one task and records its facts."""
         try:
             self._callbacks.task_started(claim)
-            should_stop = self._stop_check(claim)
-            should_leave = self._should_leave(should_stop)
+            should_stop = self._make_should_stop(claim)
+            should_leave = self._make_should_leave(should_stop)
             facts = execute(
                 self._run, claim, self._callbacks, should_stop, self._runner, should_leave
             )
@@ -241,7 +241,7 @@ class Worker:
         it is no `DipacoError`, and what `FailureCounter.fail` raises.
         """
         is_defect = not isinstance(error, DipacoError)
-        # A collective fails when another host of this worker is preempted.
+        # With several hosts it may be no defect: a collective fails when another host is preempted.
         self._failures.fail(claim, error, is_crash=is_defect and self._runner.hosts.count > 1)
         if is_defect:
             raise error
@@ -273,9 +273,10 @@ class Worker:
         else:
             self._callbacks.task_postponed(claim, error)
 
-    def _stop_check(self, claim: Claim) -> Callable[[], bool]:
+    def _make_should_stop(self, claim: Claim) -> Callable[[], bool]:
         """The function that a task calls before each step. It renews a lease that was not renewed
-        lately, and raises `ClaimLost` if the claim is lost.
+        lately, and raises `ClaimLost` if the claim is lost. It is True as well if volunteers have
+        come for the path.
         """
 
         def should_stop() -> bool:
@@ -284,11 +285,11 @@ class Worker:
             if self._renewer.has_lost:
                 raise ClaimLost(task=claim.task)
             # Volunteers have come for this path: the worker that leads them takes it.
-            return self._should_stop or self._renewer.volunteers_have_come
+            return self._is_asked_to_stop or self._renewer.volunteers_have_come
 
         return should_stop
 
-    def _should_leave(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
+    def _make_should_leave(self, should_stop: Callable[[], bool]) -> Callable[[], bool]:
         """Asked while a path waits for its modules: whether there is something else to do."""
         before: float | None = None  # when it was last asked
 
@@ -297,7 +298,7 @@ class Worker:
             stopping.note_progress()
             now = time.monotonic()
             if before is not None:
-                self._renewer.has_waited(now - before)
+                self._renewer.note_wait(now - before)
             before = now
             if should_stop():
                 return True

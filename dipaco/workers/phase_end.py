@@ -144,7 +144,7 @@ def _contribute(
         counts = run.counts_through(arm.name, module, phase)
         sent_V = None
         if counts is not None:
-            sent_V = sent_rows(counts, arm.paths_through(module, phase).index(path))
+            sent_V = sent_rows(counts, arm.contributors(module, phase).index(path))
         gradient = outer_gradient(before, after.pop(module))
         encoded = encode_rows(codec, gradient, residual_before, sent_V)
         residual |= encoded.residual or {}

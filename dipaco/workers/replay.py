@@ -144,7 +144,7 @@ def _replay(run: Run) -> Iterator[variants.Modules]:
         outer=run.config.outer,
         outer_rule=run.rule("outer_step"),
         takes=takes if arm.has_quorum else None,
-        train_late=variants.TrainLate(train_ahead, train_rest) if arm.delay else None,
+        train_ahead=variants.TrainAhead(train_ahead, train_rest) if arm.delay else None,
     )
 
 

@@ -16,7 +16,7 @@ from dipaco.control.facts.facts import StoredModule
 from dipaco.control.planning.tasks import Claim, Contribution, Task
 from dipaco.model.config import VOCABULARY_AXIS
 from dipaco.outer.gradient import ContributionNorm, sum_of_squares
-from dipaco.outer.step import Module, fresh, outer_step
+from dipaco.outer.step import Module, first_outer_state, outer_step
 from dipaco.runs.run import Run
 from dipaco.store.tensors import load_state, map_tree
 from dipaco.workers.averaging import ContributionWeights, weighted_mean, weights_of_step
@@ -55,7 +55,7 @@ def stepped_module(
     mean, norms = weighted_mean(run, contributions, weights, like)
     # Mapped only now: while adding, memory holds the sum, a contribution and the next.
     before = map_tree(run.objects, stored.parameters)
-    momentum = fresh(settings, before, rule)
+    momentum = first_outer_state(settings, before, rule)
     if stored.outer_state is not None:
         momentum = load_state(run.objects, stored.outer_state, momentum)
     has_rows = weights[0].row_weight_V is not None
@@ -77,7 +77,7 @@ def contributions_taken(run: Run, task: Task, claim: Claim | None = None) -> lis
       ClaimLost: another worker holds the step.
     """
     arm = run.plan.arm(task.arm)
-    awaited = [(task.phase, path) for path in arm.paths_through(task.module, task.phase)]
+    awaited = [(task.phase, path) for path in arm.contributors(task.module, task.phase)]
     if arm.has_quorum:
         quorums = run.ledger.quorums
         taken = quorums.of_step(task) if claim is None else quorums.take(claim)

@@ -13,7 +13,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import algorithm1
 from dipaco.outer.config import OuterSettings
-from dipaco.topology import PER_PATH, Level, ModuleId, Topology
+from dipaco.topology import Level, ModuleId, Topology
 from tests.support.two_layers import (
     ADAMW,
     FLAT,
@@ -21,6 +21,7 @@ from tests.support.two_layers import (
     PAPER,
     PHASES,
     PLAIN,
+    PRIVATE,
     RATE,
     TAU,
     adamw_step,
@@ -73,19 +74,13 @@ def test_law_1_with_one_path_and_a_unit_rate_a_phase_makes_the_module_what_the_p
 
 
 def test_law_1_holds_for_private_modules_of_a_grid_too():
-    topology = Topology(
-        levels=(
-            Level(name="early", parts=("embed",), experts=2),
-            Level(name="own", parts=("head",), experts=PER_PATH),
-        )
-    )
     became = {}
 
     def watched(path, phase, *rest):
         became[path], carried = train_path(path, phase, *rest)
         return became[path], carried
 
-    (_, after) = train(topology, PLAIN, train_path=watched, phases=1)
+    (_, after) = train(PRIVATE, PLAIN, train_path=watched, phases=1)
     for path in range(2):
         assert_close(after[ModuleId("own", path)]["head"], became[path]["head"], rtol=1e-6)
 

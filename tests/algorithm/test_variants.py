@@ -10,7 +10,7 @@ from dipaco import trees
 from dipaco.algorithm import algorithm1, variants
 from dipaco.outer.config import OuterSettings
 from dipaco.schedule.arm import Arm
-from dipaco.topology import PER_PATH, Level, ModuleId, Topology
+from dipaco.topology import ModuleId
 from tests.support.two_layers import (
     ADAMW,
     FLAT,
@@ -18,6 +18,7 @@ from tests.support.two_layers import (
     PAPER,
     PHASES,
     PLAIN,
+    PRIVATE,
     TAU,
     adamw_step,
     assert_close,
@@ -50,7 +51,7 @@ def train(
     phases=PHASES,
     modules=None,
     takes=None,
-    train_late=None,
+    train_ahead=None,
     route=None,
     **settings,
 ):
@@ -60,16 +61,16 @@ def train(
     settings = {"has_outer_steps": True, "delay": outer.delay, **settings}
     arm = Schedule(topology=topology, phases=phases, **settings)
     route = route or (lambda phase, modules: variants.Shards(documents))
-    others = {"takes": takes, "train_late": train_late}
+    others = {"takes": takes, "train_ahead": train_ahead}
     return [modules, *variants.train(arm, modules, train_path, route, outer=outer, **others)]
 
 
-PRIVATE = Topology(
-    levels=(
-        Level(name="early", parts=("embed",), experts=2),
-        Level(name="own", parts=("head",), experts=PER_PATH),
-    )
-)
+UNIT = OuterSettings(learning_rate=1.0, momentum=0.0)
+
+
+def moves(path, phase, parts, _):
+    """Two paths move their modules by -1 and -5."""
+    return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
 
 
 @pytest.mark.parametrize("topology", [GRID, FLAT, PRIVATE, dense(1), dense(3)])
@@ -110,12 +111,8 @@ def test_sampling_all_paths_equals_no_sampling_and_a_half_does_not():
 def test_weights_and_fan_in_are_of_the_paths_that_took_part(taking_part, moved):
     """They move the shared module by -1 and -5 and have 1 and 3 documents; roots 1 and 2."""
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
     others = {"documents": [1, 3], "phases": 1, "take_part": lambda _: taking_part}
-    before, after = train(dense(2), outer, train_path=moves, **others)
+    before, after = train(dense(2), UNIT, train_path=moves, **others)
     module = ModuleId("all", 0)
     got = before[module]["embed"]["w"] - after[module]["embed"]["w"]
     np.testing.assert_allclose(got, np.full((3, 4), moved), rtol=1e-5)
@@ -187,13 +184,9 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
     two, 0.25 * 1 and 0.75 * 5 times 1.41, whenever they come.
     """
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
     taken = [[(0, 0)], [(0, 1), (1, 0), (1, 1)]]
     phases = train(
-        dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+        dense(2), UNIT, train_path=moves, documents=[1, 3], phases=2,
         takes=late(dense(2), taken),
     )  # fmt: skip
     module, root = ModuleId("all", 0), 2**0.5
@@ -205,14 +198,9 @@ def test_a_late_contribution_moves_its_module_as_far_a_step_later():
 def test_a_late_contribution_keeps_the_fan_in_of_its_own_phase():
     """Sampled: both paths go through phase 0 and path 0 through phase 1; then no path."""
 
-    def moves(path, phase, parts, _):
-        return jax.tree.map(lambda w: w - (1.0, 5.0)[path], parts), None
-
-    outer = OuterSettings(learning_rate=1.0, momentum=0.0)
-
     def moved(taking_part, taken):
         phases = train(
-            dense(2), outer, train_path=moves, documents=[1, 3], phases=2,
+            dense(2), UNIT, train_path=moves, documents=[1, 3], phases=2,
             takes=late(dense(2), taken), take_part=lambda phase: taking_part[phase],
         )  # fmt: skip
         return [modules[ModuleId("all", 0)]["embed"]["w"][0, 0] for modules in phases]
@@ -228,14 +216,14 @@ def test_a_path_that_is_late_trains_on_its_modules_without_what_it_sent(codec_na
     """One shared module, two paths, the second late for the first step: as written out by hand."""
     from dipaco.outer.compress import codec_of, encode_contribution
     from dipaco.outer.gradient import WeightedMean, outer_gradient
-    from dipaco.outer.step import fresh, outer_step
+    from dipaco.outer.step import first_outer_state, outer_step
 
     topology, module = dense(2), ModuleId("all", 0)
     taken = [[(0, 0)], [(0, 1), (1, 0), (1, 1)]]
     outer = dataclasses.replace(PAPER, codec=codec_name)
     codec = codec_of(outer)
     by_tasks = train(topology, outer, phases=2, takes=late(topology, taken))
-    at, momentum = by_tasks[0][module], fresh(outer, by_tasks[0][module])
+    at, momentum = by_tasks[0][module], first_outer_state(outer, by_tasks[0][module])
     carried, residual, sent = [None, None], [None, None], {}
     for step in range(2):
         for path in range(2):
@@ -271,7 +259,7 @@ def test_early_stopping_releases_the_best_of_every_path_and_of_equals_the_first(
 
 
 def in_two_pieces(ahead_by):
-    """A phase of `moves` as `TrainLate`: what the steps before and after the merge add."""
+    """A phase of `moves` as `TrainAhead`: what the steps before and after the merge add."""
 
     def adding(amount):
         def train(path, phase, parts, carried):
@@ -279,7 +267,7 @@ def in_two_pieces(ahead_by):
 
         return train
 
-    return variants.TrainLate(adding(ahead_by), adding(1.0 - ahead_by))
+    return variants.TrainAhead(adding(ahead_by), adding(1.0 - ahead_by))
 
 
 def adds_one(path, phase, parts, carried):
@@ -292,7 +280,7 @@ def test_a_merge_keeps_its_share_of_the_steps_taken_ahead(alpha, moved):
     ahead, of which the merge keeps alpha, and 0.5 after it.
     """
     outer = OuterSettings(learning_rate=1.0, momentum=0.0, delay=1, delay_merge=alpha)
-    others = {"train_path": adds_one, "phases": 2, "train_late": in_two_pieces(0.5)}
+    others = {"train_path": adds_one, "phases": 2, "train_ahead": in_two_pieces(0.5)}
     before, _, after = train(dense(1), outer, **others)
     module = ModuleId("all", 0)
     got = after[module]["embed"]["w"] - before[module]["embed"]["w"]
@@ -320,7 +308,7 @@ def test_a_path_goes_ahead_from_its_own_parameters_and_contributes_from_the_modu
     module = ModuleId("all", 0)
     modules = start(dense(2))
     at_start = modules[module]["embed"]["w"][0, 0]
-    late = {"train_late": variants.TrainLate(stays, stays), "phases": 2, "modules": modules}
+    late = {"train_ahead": variants.TrainAhead(stays, stays), "phases": 2, "modules": modules}
     _, one, two = train(dense(2), outer, train_path=first, **late)
     np.testing.assert_allclose(seen, [1.0, 1.5, 3.0, 2.5], rtol=1e-5)
     assert_close(one[module], two[module])
@@ -330,9 +318,9 @@ def test_a_path_goes_ahead_from_its_own_parameters_and_contributes_from_the_modu
 def test_with_all_steps_after_the_merge_and_nothing_kept_a_delay_is_none():
     nothing = lambda path, phase, parts, carried: (parts, carried)  # noqa: E731
     outer = OuterSettings(delay=1, delay_merge=0.0)
-    late = variants.TrainLate(nothing, train_path)
+    late = variants.TrainAhead(nothing, train_path)
     without = train(GRID, OuterSettings())
-    assert [digests(m) for m in train(GRID, outer, train_late=late)] == [
+    assert [digests(m) for m in train(GRID, outer, train_ahead=late)] == [
         digests(m) for m in without
     ]
 
@@ -352,6 +340,6 @@ def test_a_path_begins_with_its_modules_where(why):
     else:
         others["alternations"] = (2,)
         expected = [(1, 0), (1, 1), (1, 2)]
-    late = variants.TrainLate(goes_ahead, train_path)
-    train(FLAT, OuterSettings(delay=1), train_late=late, phases=3, **others)
+    late = variants.TrainAhead(goes_ahead, train_path)
+    train(FLAT, OuterSettings(delay=1), train_ahead=late, phases=3, **others)
     assert ahead == expected

@@ -24,6 +24,7 @@ from dipaco.cli.options import output_path
 from dipaco.cli.roles import EXECUTOR, WORKER
 from dipaco.data.config import DataConfig
 from dipaco.errors import BadSource
+from dipaco.shipped import shipped_files
 from tests.cli.conftest import as_json
 from tests.test_pages import all_parsers
 
@@ -49,6 +50,7 @@ def test_a_config_is_copied_and_followed_by_the_verb_that_takes_it(here, tmp_pat
     ):
         said = here("config", "copy", name, f"{tmp_path}/{place}")
         assert (said.code, (tmp_path / copy).is_file()) == (0, True), said.err
+        assert (tmp_path / copy).read_bytes() == shipped_files()[name].read_bytes()
         assert f"dipaco {verb} {tmp_path}/{copy} --run DIR" in said.out
     again = here("config", "copy", "toy", tmp_path)
     assert (again.code, f"{tmp_path}/toy.py is there already" in again.err) == (2, True)
@@ -104,31 +106,6 @@ def test_a_worker_may_leave_outer_steps_to_executors():
 def test_without_a_verb_all_are_listed(capsys):
     assert main([]) == 2
     assert "do a run, or continue one" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    ["--help", "--version", "train --help", "config show CONFIG", "train CONFIG --set x=1"],
-)
-def test_help_and_settings_do_not_load_jax(arguments, config_file):
-    words = arguments.replace("CONFIG", str(config_file)).split()
-    if "train" in words and "--help" not in words:
-        words += ["--run", "/nowhere"]
-    program = f"""
-import sys
-import time
-from dipaco.cli.main import main
-try:
-    main({words!r})
-except SystemExit:
-    pass
-print("LOADED", *sorted({{"jax", "flax", "numpy", "orbax", "grain"}} & set(sys.modules)))
-"""
-    home = str(Path(__file__).parents[2])
-    ended = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, cwd=home, check=True
-    )
-    assert ended.stdout.splitlines()[-1] == "LOADED", ended.stdout
 
 
 def test_numbers_out_of_range_are_refused(here, tiny):

@@ -1,10 +1,7 @@
 """`dipaco rollback` and `dipaco upgrade`: a run at an earlier phase, and of another version."""
 
-import contextlib
 import itertools
 import signal
-import sqlite3
-import time
 
 import numpy as np
 import pytest
@@ -19,6 +16,9 @@ from dipaco.runs.opening import reading
 from dipaco.swarm.training.sum_sketch import sketch_of
 from dipaco.workers.replay import path_steps
 from tests.cli.conftest import as_json
+from tests.support.members import join
+from tests.support.tiny_run import in_ledger
+from tests.support.waiting import until
 
 
 def test_a_run_that_was_rolled_back_is_at_an_earlier_phase(here, tiny, copy_of):
@@ -39,8 +39,7 @@ def test_a_run_that_was_rolled_back_is_at_an_earlier_phase(here, tiny, copy_of):
 
 def test_a_run_of_another_version_is_refused_until_it_is_upgraded(here, tiny, copy_of):
     run = copy_of(tiny)
-    with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
-        ledger.execute("UPDATE meta SET value = '0.4.99' WHERE key = 'version'")
+    in_ledger(run.folder, "UPDATE meta SET value = '0.4.99' WHERE key = 'version'")
     for verb in ("status", "worker"):
         ended = here(verb, "--run", run.folder)
         assert ended.code == NOT_NOW  # those who start workers again do so until the upgrade
@@ -85,13 +84,9 @@ def test_a_process_that_a_drain_sends_away_says_that_it_may_come_back(
 def test_an_upgrade_that_is_stopped_leaves_the_run_command_as_it_was(dipaco, here, tiny, copy_of):
     run = copy_of(tiny)
     with reading(run.folder) as opened:
-        away = {"host": "other-host", "pid": 1, "process_id": "one", "machine": "one"}
-        opened.ledger.members.join("back", **away, version="0")
+        join(opened.ledger, "back")
         upgrade = dipaco.start("upgrade", "--run", run.folder, "--wait-seconds", 600)
-        until = time.monotonic() + 120
-        while opened.ledger.meta.command().name != "drain":
-            assert time.monotonic() < until
-            time.sleep(0.02)
+        until(lambda: opened.ledger.meta.command().name == "drain", 120.0)
         upgrade.signal(signal.SIGTERM)
         assert upgrade.wait().code == 130
         assert opened.ledger.meta.command().name == "run"

@@ -1,8 +1,6 @@
 """`dipaco status` and `dipaco inspect` on the finished tiny run."""
 
-import contextlib
 import json
-import sqlite3
 
 import numpy as np
 import pytest
@@ -14,7 +12,7 @@ from dipaco.observe.details import details
 from dipaco.store.tensors import load_tree
 from dipaco.topology import ModuleId
 from tests.cli.conftest import as_json
-from tests.support.tiny_run import Fault
+from tests.support.tiny_run import Fault, in_ledger
 
 
 def test_status_names_every_module_with_phase_and_digest(here, tiny, opened):
@@ -31,6 +29,7 @@ def test_status_names_every_module_with_phase_and_digest(here, tiny, opened):
         assert 0 < at["loss"] < np.log(300) + 1
     assert status["unfinished"] == []
     shown = here("status", "--run", tiny.folder)
+    assert shown.out.splitlines()[1].startswith("now: finished")
     assert status["modules"]["late/0001"]["digest"] in shown.out
     status["stages"]["prepare"]["notes"] = []
     assert not any(line.startswith("text:") for line in details(status))
@@ -106,19 +105,12 @@ def test_status_of_a_run_whose_database_is_away_says_so_soon(tmp_path, monkeypat
     assert "DatabaseUnreachable: The database postgresql://127.0.0.1:1/runs" in said
 
 
-def test_status_says_first_what_the_run_does(here, tiny, half):
-    assert here("status", "--run", tiny.folder).out.splitlines()[1].startswith("now: finished")
-    status = as_json(here("status", "--run", half.folder, "--json"))
-    assert status["why"]["state"] in ("silent", "lease", "no_worker", "working")
-
-
 def test_status_counts_workers_that_died_all_at_once_with_their_machine_as_silent(
     here, half, copy_of
 ):
     run = copy_of(half)
-    with contextlib.closing(sqlite3.connect(run.folder / "ledger.sqlite")) as ledger, ledger:
-        died = "UPDATE workers SET heartbeat = heartbeat - 3600, process_id = 'another-boot - 1 1'"
-        number = ledger.execute(died).rowcount
+    died = "UPDATE workers SET heartbeat = heartbeat - 3600, process_id = 'another-boot - 1 1'"
+    number = len(in_ledger(run.folder, f"{died} RETURNING name"))
     shown = here("status", "--run", run.folder).out
     assert f"workers: 0 here, {number} silent, 0 gone" in shown
     assert "silent for 1 h" in shown

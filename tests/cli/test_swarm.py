@@ -83,13 +83,6 @@ def test_to_watch_by_a_credential_of_another_run_gives_the_sentence_that_join_gi
     assert capsys.readouterr().err.strip() == f"TlsRefused: {refused}"
 
 
-def test_an_expired_credential_is_refused_before_anything_is_dialled(tmp_path, capsys):
-    token = tmp_path / "a.pass"
-    save_credential(AUTHORITY.issue("ana", "volunteer", time.time() - 200_000, 1.0), token)
-    assert main(["swarm", "join", "127.0.0.1:1", "--token", str(token)]) == 2
-    assert "it has expired, on 20" in capsys.readouterr().err
-
-
 def test_a_run_with_a_path_loss_of_its_own_is_refused_after_what_had_failed_is_tried_again(
     tmp_path, capsys
 ):

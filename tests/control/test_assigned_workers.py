@@ -7,7 +7,7 @@ from dipaco.control.claims import failures
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do, do_all_but, do_until
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 
 def settle(ledger, arm, path, worker):
@@ -51,7 +51,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
     assert paths("ben") == [1, 2, 3], "it trains another one: nobody waits for it"
     assert paths("ben", is_patient=True) == [2, 3]
     ledger.queue.give_back(held)
-    ledger.members.leave("ana", "ana")
+    ledger.members.leave("ana", process_of("ana"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
 
 
@@ -61,7 +61,7 @@ def test_a_silent_home_keeps_no_path(ledger, paths):
     assert paths("ben", is_patient=True) == [1, 2, 3]
     ledger.reaper._mark_silent({"ana": heartbeats_of(ledger, "ana")})
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
-    ledger.members.heartbeat("ana", "ana")
+    ledger.members.heartbeat("ana", process_of("ana"))
     assert paths("ben", is_patient=True) == [1, 2, 3], "it is back"
 
 
@@ -79,11 +79,11 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
 
 def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
     settle(ledger, "modular", 0, "ana")
-    ledger.members.leave("ana", "ana")
-    join(ledger, "ana", "later", kinds=("outer", "score"))
+    ledger.members.leave("ana", process_of("ana"))
+    join(ledger, "ana", process_id="later", kinds=("outer", "score"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
     ledger.members.leave("ana", "later")
-    join(ledger, "ana", "at last", kinds=("outer", "train"))
+    join(ledger, "ana", process_id="at last", kinds=("outer", "train"))
     assert paths("ben") == [1, 2, 3]
     ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_staffed=False)
     assert paths("ana") == [], "a backbone without volunteers claims no path"
@@ -122,7 +122,7 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_of_volunteers
     join(ledger, "cem")
     assert ledger.queue.claim("ben", ["train"]) is None
     assert not ledger.queue.has_others("ben", ["train"], factor=None)
-    ledger.members.leave("cem", "cem")
+    ledger.members.leave("cem", process_of("cem"))
     assert ledger.queue.has_others("ben", ["train"], factor=None)
 
 

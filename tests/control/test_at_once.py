@@ -236,7 +236,7 @@ def begin_deleting(ledger):
 
 @pytest.mark.parametrize("is_first", [True, False])
 def test_objects_are_deleted_or_the_run_goes_back_and_not_both(finished, at_once, is_first):
-    join(finished, "w", str(ProcessId.here()))
+    join(finished, "w", process_id=str(ProcessId.here()))
     if is_first:
         with pytest.raises(WorkersActive, match="w is deleting"):
             at_once(begin_deleting, go_back)

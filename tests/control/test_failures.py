@@ -13,7 +13,7 @@ from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import claim_all, do, do_one, do_until
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 LEASE_SECONDS = 0.001
 
@@ -63,7 +63,7 @@ def test_whatever_an_error_quotes_it_is_counted_and_told(ledger, plan):
     train = do_until(ledger, plan, "train")
     ledger.redos.redo(train, Task("route"), "an object", UNPRINTABLE)
     assert ledger.redos.refusals()[0].reason == PRINTABLE
-    ledger.members.leave("left", "left", UNPRINTABLE)
+    ledger.members.leave("left", process_of("left"), UNPRINTABLE)
     ledger.queue.give_back_of("died", crash="killed", last_words=UNPRINTABLE)
     assert [one.last_words for one in ledger.members.list()] == [PRINTABLE] * 2
     told = [event.reason for event in ledger.history.after() if event.reason]

@@ -9,7 +9,7 @@ from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import IntegrityError, do, do_one, do_until
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 MACHINE = "1 x test"
 
@@ -120,8 +120,8 @@ def test_commands_leaving_and_going_back_are_told(ledger, plan, told):
     ledger.queue.give_back_of_namesake("w")
     skip = len(ledger.history.after())
     ledger.meta.set_command("drain")
-    ledger.members.leave("w", "w", "asked to stop")
-    ledger.members.leave("w", "w", "again")
+    ledger.members.leave("w", process_of("w"), "asked to stop")
+    ledger.members.leave("w", process_of("w"), "again")
     ledger.rollbacks.go_back("modular", 1, [])
     assert told(skip) == [
         (None, None, "", "command", "drain"),

@@ -9,7 +9,7 @@ from dipaco.control.database import postgresql
 from dipaco.control.ledger import open_ledger
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do, do_one
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 LEASE = 60.0
 LOOK_SECONDS = LEASE / 4  # as a heartbeat
@@ -129,10 +129,10 @@ def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, time, hours
     for _ in range(4):
         assert len(ledger.swarms.backbones("modular", 0)) == 2
         time.now += LOOK_SECONDS
-        ledger.members.heartbeat("live", "live")
+        ledger.members.heartbeat("live", process_of("live"))
         ledger.reaper.reap()
     assert ledger.swarms.backbones("modular", 0) == {"live": "here:1"}
-    ledger.members.heartbeat("dead", "dead")  # it was only stopped
+    ledger.members.heartbeat("dead", process_of("dead"))  # it was only stopped
     assert len(ledger.swarms.backbones("modular", 0)) == 2
 
 

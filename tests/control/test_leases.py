@@ -32,7 +32,7 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
     """Nobody waits for the lease of who cannot renew it."""
     process_ids = {"killed": other_process.process_id, "here": ProcessId.here()}
     for name, process_id in process_ids.items():
-        join(ledger, name, str(process_id))
+        join(ledger, name, process_id=str(process_id))
     ledger.queue.give_back(do_until(ledger, plan, "train"))
     claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in process_ids}
     assert ledger.reaper.reap() == []
@@ -57,7 +57,7 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
 def test_the_claims_of_a_process_that_was_seen_to_end_are_ended_and_not_those_of_its_successor(
     ledger,
 ):
-    join(ledger, "w", "second")
+    join(ledger, "w", process_id="second")
     claim = ledger.queue.claim("w")
     assert ledger.reaper.end_claims_of("w", "first") == 0
     assert ledger.queue.is_held(claim)

@@ -5,29 +5,29 @@ import pytest
 from dipaco.control import clock
 from dipaco.control.members.swarms import PROVED
 from tests.control.conftest import do, do_until
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 
 def test_of_two_workers_that_find_a_name_free_one_gets_it(ledger):
     members = ledger.members
-    assert join(ledger, "back", "1")
-    assert not join(ledger, "back", "2")
+    assert join(ledger, "back", process_id="1")
+    assert not join(ledger, "back", process_id="2")
     (dead,) = members.list()
-    assert join(ledger, "back", "3", after=dead)
-    assert not join(ledger, "back", "4", after=dead)
+    assert join(ledger, "back", process_id="3", after=dead)
+    assert not join(ledger, "back", process_id="4", after=dead)
     assert [member.process_id for member in members.list()] == ["3"]
     members.leave("back", "3")
-    assert join(ledger, "back", "5")
+    assert join(ledger, "back", process_id="5")
     assert [(member.process_id, member.state) for member in members.list()] == [("5", "here")]
 
 
 def test_a_worker_whose_name_was_taken_learns_it_and_speaks_for_the_other_no_more(ledger):
     """Both have one host's name and one process number, as two containers may."""
     members = ledger.members
-    join(ledger, "back", "1")
+    join(ledger, "back", process_id="1")
     assert members.heartbeat("back", "1")
     (silent,) = members.list()
-    join(ledger, "back", "2", after=silent)
+    join(ledger, "back", process_id="2", after=silent)
     before = members.list()
     assert not members.heartbeat("back", "1")
     members.leave("back", "1")
@@ -36,7 +36,7 @@ def test_a_worker_whose_name_was_taken_learns_it_and_speaks_for_the_other_no_mor
 
 
 def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_tasks_are_ready(ledger):
-    join(ledger, "back", "1")
+    join(ledger, "back", process_id="1")
     assert ledger.queue.claim("back") is not None
     assert ledger.queue.give_back_of_namesake("back") == 1
     assert [member.state for member in ledger.members.list()] == ["here"]
@@ -48,7 +48,7 @@ def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_task
 def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("back", "plain")):
-        join(ledger, name, str(number))
+        join(ledger, name, process_id=str(number))
     with ledger._database.transaction():
         for path in (0, 1):
             values = {"kind": "train", "arm": "modular", "subject": str(path), "phase": 0}
@@ -115,7 +115,9 @@ def test_a_worker_that_was_preempted_is_not_here(ledger):
         ("preempted", "silent"),
     ]
     assert [member.name for member in ledger.members.here()] == ["live"]
-    assert ledger.members.heartbeat("preempted", "preempted")  # its machine was only suspended
+    assert ledger.members.heartbeat(
+        "preempted", process_of("preempted")
+    )  # its machine was only suspended
     assert [member.name for member in ledger.members.here()] == ["live", "preempted"]
 
 
@@ -152,7 +154,7 @@ def member(ledger, name):
 def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan, pass_time):
     """A worker that comes back and does nothing takes less part, not all."""
     claim = do_until(ledger, plan, "train")
-    join(ledger, "w", "1")
+    join(ledger, "w", process_id="1")
     ledger.queue.give_back(claim)
     claim = ledger.queue.claim("w")
     pass_time(100)
@@ -161,7 +163,7 @@ def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan, pass_time):
     assert member(ledger, "w").participation == pytest.approx(1.0, abs=0.05)
     ledger.members.leave("w", "1")
     pass_time(1000)  # it is not there, and that is not its time
-    join(ledger, "w", "2")
+    join(ledger, "w", process_id="2")
     pass_time(300)
     ledger.members.heartbeat("w", "2")
     assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)

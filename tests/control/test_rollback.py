@@ -89,7 +89,7 @@ def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
 
 def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
     retention, rollbacks = finished.retention, finished.rollbacks
-    join(finished, "w", str(ProcessId.here()))
+    join(finished, "w", process_id=str(ProcessId.here()))
     before = everything(finished)
     assert retention.begin_deleting(lambda: ["an object"]) == ["an object"]
     for go_back in (rollbacks.begin, lambda: rollbacks.go_back("modular", 1, TRAIN)):
@@ -109,7 +109,7 @@ def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
 
 def test_a_process_that_ended_while_it_deleted_keeps_no_run_from_going_back(finished):
     over = str(ProcessId.here()._replace(began="0"))
-    join(finished, "w", over)
+    join(finished, "w", process_id=over)
     finished._database.change("change_meta", key="deleting 1", value=over)
     assert finished.rollbacks.deleting_workers() == []
     assert finished.rollbacks.begin()
@@ -117,7 +117,7 @@ def test_a_process_that_ended_while_it_deleted_keeps_no_run_from_going_back(fini
 
 
 def test_who_was_silent_while_the_run_went_back_deletes_nothing_more(finished):
-    join(finished, "w", str(ProcessId.here()))
+    join(finished, "w", process_id=str(ProcessId.here()))
     finished.retention.begin_deleting(lambda: ["an object"])
     heartbeats = next(each.heartbeats for each in finished.members.list())
     finished._database.change("mark_silent", name="w", heartbeats=heartbeats)

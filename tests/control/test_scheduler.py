@@ -479,7 +479,7 @@ def test_a_module_waits_only_for_the_paths_that_take_part(plan):
     arm = sampled.arm("modular")
     for phase in range(3):
         for module in arm.topology.modules:
-            facts = [contribution(module, phase, path) for path in arm.paths_through(module, phase)]
+            facts = [contribution(module, phase, path) for path in arm.contributors(module, phase)]
             if not facts:
                 continue
             assert not tasks_after(sampled, facts[:-2], facts[-2:-1]) or len(facts) == 1
@@ -590,7 +590,7 @@ def test_a_module_without_paths_steps_after_an_alternation_whatever_is_made_agai
 
 def test_at_the_end_and_before_an_alternation_a_module_waits_for_all(plan):
     arm = with_settings(plan, quorum=0.5, alternations=(1,)).arm("modular")
-    assert [arm.quorum_of(arm.topology.modules[0], phase) for phase in range(3)] == [2, 1, 2]
+    assert [arm.enough_of(arm.topology.modules[0], phase) for phase in range(3)] == [2, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_at_the_end_and_before_an_alternation_a_module_waits_for_all(plan):
 def test_a_share_is_rounded_up_to_whole_paths(quorum, paths, enough):
     shared = Topology(levels=(Level(name="all", parts=("embed",)), Level(name="n", experts=paths)))
     of = arm("modular", shared, 2, averaged=True)
-    assert dataclasses.replace(of, quorum=quorum).quorum_of(shared.modules[0], 0) == enough
+    assert dataclasses.replace(of, quorum=quorum).enough_of(shared.modules[0], 0) == enough
 
 
 @given(order=st.data(), of=st.fixed_dictionaries(ANY_SETTINGS))

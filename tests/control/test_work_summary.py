@@ -6,7 +6,7 @@ from dipaco.control import clock
 from dipaco.control.claims import silent_workers
 from dipaco.control.claims.queue import ALL_KINDS
 from tests.control.conftest import do_one, do_until
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 
 def test_it_says_what_the_long_questions_find_at_every_moment_of_a_run(ledger, plan):
@@ -59,7 +59,7 @@ def test_one_worker_alone_finds_out_that_all_others_are_dead(ledger, monkeypatch
     heard = lambda: {row[0] for row in ledger._database.rows("heard_workers")}  # noqa: E731
     seen = []
     for _ in range(5 * 8):
-        ledger.members.heartbeat("d", "d")
+        ledger.members.heartbeat("d", process_of("d"))
         ledger.reaper.reap("d")
         seen.append(len(heard()))
         now += silent_workers.LEASE_SECONDS / 4

@@ -11,6 +11,7 @@ from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import recording_of, state_of
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import reading
+from tests.support.members import join, process_of
 
 HOST = "<b>host</b>"  # a run may call anything anything
 
@@ -31,14 +32,7 @@ def faulty(half, copy_of):
     with reading(copy.folder) as run:
         ledger = run.ledger
         for name in ("one", "two", "three"):
-            of = {
-                "host": HOST,
-                "pid": 1,
-                "process_id": f"{name} elsewhere 1 -",
-                "machine": "m",
-                "version": "0",
-            }
-            ledger.members.join(name, **of)
+            join(ledger, name, host=HOST)
         ledger.queue.give_back_all()
         claim = ledger.queue.claim("one", ("train", "outer"))
         ledger.failures.fail(claim, "OSError: <script>alert(1)</script>")
@@ -60,7 +54,7 @@ def faulty(half, copy_of):
         claim = ledger.queue.claim("one", ("outer",))
         sent = ledger.facts.contributions(claim.task.arm, claim.task.module, claim.task.phase)
         ledger.redos.refuse(claim, sent[0], "its norm is too large")
-        ledger.members.leave("one", "one elsewhere 1 -", "asked to stop")
+        ledger.members.leave("one", process_of("one"), "asked to stop")
         ledger.meta.set_command("drain")
     return copy
 

@@ -4,6 +4,7 @@ import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from dipaco.config import MODULAR
 from dipaco.dashboard.alarms import alarms_of
@@ -12,23 +13,26 @@ from dipaco.runs.opening import reading
 from dipaco.runs.reading.status import status_of
 
 
+@pytest.fixture
+def facts(tiny):
+    with reading(tiny.folder) as run:
+        return ArmFacts(run.plan.arm(MODULAR), synchronous=False)
+
+
 def test_a_finished_run_needs_nobody(recording):
     assert recording["alarms"] == []
 
 
-def test_a_run_with_faults_says_each(faulty):
+def test_a_run_with_faults_says_each(faulty, facts):
     with reading(faulty.folder) as run:
         status = status_of(run, with_sizes=False)
-        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
     sentences = [alarm.sentence for alarm in alarms_of(status, facts)]
     assert sentences[0] == status["why"]["sentence"]
     for piece in ("its norm is too large", "worker one ended: asked to stop", "fell silent"):
         assert any(piece in sentence for sentence in sentences), (piece, sentences)
 
 
-def test_a_path_whose_loss_rises_or_is_no_number_is_named(tiny, recording):
-    with reading(tiny.folder) as run:
-        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
+def test_a_path_whose_loss_rises_or_is_no_number_is_named(facts, recording):
     facts.seconds[:] = 1.0
     facts.losses[:] = [[3.0, 3.0, 3.0, 3.0], [2.9, 3.4, 3.6, np.nan]]
     status = recording["status"] | {"finished": False}
@@ -39,9 +43,8 @@ def test_a_path_whose_loss_rises_or_is_no_number_is_named(tiny, recording):
     assert "path 1 " not in sentences
 
 
-def test_a_path_whose_gradients_grow_is_named_before_its_loss_rises(tiny, recording):
-    with reading(tiny.folder) as run:
-        facts = ArmFacts(dataclasses.replace(run.plan.arm(MODULAR), phases=3), synchronous=False)
+def test_a_path_whose_gradients_grow_is_named_before_its_loss_rises(facts, recording):
+    facts = ArmFacts(dataclasses.replace(facts.arm, phases=3), synchronous=False)
     facts.seconds[:], facts.losses[:] = 1.0, 3.0
     facts.inner_norms[:] = [[1.0, 1.0, 9.0, np.nan], [0.8, 0.8, 1.0, np.nan], [0.7, 9.5, 5.0, 1.0]]
     status = recording["status"] | {"finished": False}
@@ -51,7 +54,7 @@ def test_a_path_whose_gradients_grow_is_named_before_its_loss_rises(tiny, record
     ]
 
 
-def test_a_silent_worker_that_holds_a_task_is_named_before_those_that_are_gone(recording, tiny):
+def test_a_silent_worker_that_holds_a_task_is_named_before_those_that_are_gone(recording, facts):
     def worker(state, silent_seconds, last_words="", task=None):
         of = {"state": state, "silent_seconds": silent_seconds, "last_words": last_words}
         return of | {"task": task}
@@ -59,8 +62,6 @@ def test_a_silent_worker_that_holds_a_task_is_named_before_those_that_are_gone(r
     gone = {f"a-{i}": worker("lost", 9000.0 - i, "killed by signal 9") for i in range(12)}
     silent = {f"b-{i}": worker("silent", 80.0) for i in range(7)}
     holds = {"z": worker("silent", 70.0, task="train modular path 3 phase 7")}
-    with reading(tiny.folder) as run:
-        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
     status = recording["status"] | {"finished": False, "workers": gone | silent | holds}
     sentences = [alarm.sentence for alarm in alarms_of(status, facts)]
     assert sentences == [

@@ -10,7 +10,7 @@ from support.made_up_run import make_run
 
 from dipaco.control.planning.tasks import PRIORITY
 from dipaco.dashboard.columns import packed, unpacked
-from dipaco.dashboard.page import export
+from dipaco.dashboard.page import export, recording_and_texts
 from dipaco.dashboard.page import page as whole_page
 from dipaco.dashboard.watcher import Pace
 from dipaco.runs.opening import reading
@@ -283,8 +283,6 @@ def test_every_fault_is_on_the_waterfall_with_what_it_cost(opened, faulty):
 
 
 def test_a_domain_that_is_called_like_a_script_is_a_name(opened, tiny, tmp_path):
-    from dipaco.dashboard.page import recording_and_texts
-
     name = "</script><script>window.spoilt = true</script><img src=x onerror='window.spoilt=1'>"
     with reading(tiny.folder) as run:
         recording, texts = map(json.loads, recording_and_texts(run))
@@ -322,8 +320,6 @@ def test_after_a_rollback_the_page_shows_the_routing_and_the_evaluation_that_sta
     opened, tiny, tmp_path
 ):
     """The run was routed again at phase 1, then went back to phase 0."""
-    from dipaco.dashboard.page import recording_and_texts
-
     with reading(tiny.folder) as run:
         recording, _ = map(json.loads, recording_and_texts(run))
     now, names = recording["now"] + 3, recording["names"]

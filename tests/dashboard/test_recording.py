@@ -1,21 +1,19 @@
 """The recording says what `status`, `inspect` and the report say, and when it came to be so."""
 
-import contextlib
 import json
 import math
-import sqlite3
 
 import numpy as np
 import pytest
 
 from dipaco.config import MODULAR
 from dipaco.dashboard.columns import packed, unpacked
-from dipaco.dashboard.facts import ArmFacts
 from dipaco.dashboard.reader import Reader
 from dipaco.dashboard.recording import difference_of, recording_of, state_of, to_json
 from dipaco.runs.opening import reading
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.runs.reading.status import status_of
+from tests.support.tiny_run import in_ledger
 
 
 def arm_of(recording, name=MODULAR):
@@ -60,9 +58,8 @@ def test_modules_and_paths_are_those_of_status(tiny, recording):
 
 
 def test_gradient_norms_of_all_paths_are_those_of_the_ledger(tiny, recording):
-    with contextlib.closing(sqlite3.connect(tiny.folder / "ledger.sqlite")) as ledger:
-        rows = ledger.execute("SELECT arm, phase, path, norm_mean, norm_largest FROM trained")
-        rows = rows.fetchall()
+    columns = "arm, phase, path, norm_mean, norm_largest"
+    rows = in_ledger(tiny.folder, f"SELECT {columns} FROM trained")
     assert len(rows) == sum(np.isfinite(arm_of(recording, name)["losses"]).sum()
                             for name in recording["arms"])  # fmt: skip
     for arm, phase, path, mean, largest in rows:
@@ -233,14 +230,3 @@ def test_facts_without_a_history_are_there_from_the_beginning(tiny, copy_of):
     assert (arm["step_times"] == 0).all()
     assert (arm["train_times"] == 0).all()
     assert unpacked(document["events"]["ended"]).shape == (0,)
-
-
-def test_a_phase_that_was_gone_back_from_is_over_when_it_is_done_again(tiny):
-    with reading(tiny.folder) as run:
-        facts = ArmFacts(run.plan.arm(MODULAR), synchronous=False)
-    facts.step_times[:] = [[1.0], [2.0]]
-    facts.norms[:] = 1.0
-    facts.forget_from(1)
-    assert np.isnan(facts.step_times[1]).all()
-    assert np.isnan(facts.norms[1]).all()
-    assert (facts.step_times[0] == 1).all()

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from dipaco.errors import BadSetting, NothingToScore
+from dipaco.errors import NothingToScore
 from dipaco.evaluation.perplexity import perplexity, routed, score_documents, score_tokens
 from dipaco.evaluation.rerouting import path_of_tokens, rerouted
-from dipaco.routing.config import RerouteConfig
 
 PREFIX = 2
 
@@ -92,13 +91,3 @@ def test_scores_of_tokens_sum_to_those_of_documents_bit_for_bit():
     np.testing.assert_array_equal(summed, [sums, counts])
     assert values.dtype == np.float32
     np.testing.assert_array_equal(values.astype(np.float64).sum(axis=1), sums)
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [{"every": (0,)}, {"every": (32, 16)}, {"window": 0}, {"steps": 0}, {"learning_rate": 0.0}],
-)
-def test_bad_settings_are_refused(setting):
-    (name,) = setting
-    with pytest.raises(BadSetting, match=f"reroute.{name}"):
-        RerouteConfig(**setting)

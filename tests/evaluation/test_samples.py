@@ -1,20 +1,17 @@
 """Texts of a path: the likeliest tokens are the model's own, and a draw has no neighbours."""
 
-import dataclasses
-
 import jax
 import numpy as np
 import pytest
 
 from dipaco.evaluation.samples import ROWS_AT_ONCE, continue_prompts
 from dipaco.model import lm
-from tests.model.conftest import TINY, lively
+from tests.model.conftest import GROUPED, TINY, lively
 
 PROMPT, STEPS = 5, 6
 PROMPTS = np.random.default_rng(2).integers(
     0, TINY.vocab_size, (ROWS_AT_ONCE + 1, PROMPT), np.int32
 )
-GROUPED = dataclasses.replace(TINY, num_kv_heads=2, head_dim=6, qk_norm=True)
 
 
 def drawn(config=TINY, prompts=PROMPTS, numbers=None, temperature=1.0, seed=3):

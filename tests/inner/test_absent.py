@@ -46,6 +46,11 @@ def gradient_of(batch):
     return float(loss), jax.device_get(gradient)
 
 
+def begun(parts):
+    """A path at its first step; its parameters are its own, since a step gives its state up."""
+    return fresh(jax.tree.map(jax.numpy.array, parts), make_optimizer(INNER))
+
+
 @functools.cache
 def step_of(model=MODEL, **inner):
     settings = dataclasses.replace(INNER, **inner)
@@ -53,7 +58,7 @@ def step_of(model=MODEL, **inner):
 
 
 def two_steps(present_V, seed=0, model=MODEL, **inner):
-    state = fresh(jax.tree.map(jax.numpy.copy, parts_of(model)), make_optimizer(INNER))
+    state = begun(parts_of(model))
     for number in range(2):
         batch = batch_of(present_V, seed + number)
         state, metrics = step_of(model, **inner)(state, batch, RATE)
@@ -78,17 +83,11 @@ def test_frozen_rows_do_not_move_and_others_move_as_if_the_rest_had_no_gradient(
             assert moment[:, PRESENT_V].any()
     # They stay in the softmax: the first loss is the plain one.
     first, of_first = gradient_of(batch_of(None))
-    metrics = step_of()(
-        fresh(jax.tree.map(jax.numpy.copy, before), make_optimizer(INNER)),
-        batch_of(PRESENT_V),
-        RATE,
-    )[1]
+    metrics = step_of()(begun(before), batch_of(PRESENT_V), RATE)[1]
     assert float(metrics.loss * metrics.targets) == pytest.approx(first, rel=1e-6)
     # The whole gradient is clipped without them.
     of_head = of_first["head"]["kernel"]
-    plain = step_of()(
-        fresh(jax.tree.map(jax.numpy.copy, before), make_optimizer(INNER)), batch_of(None), RATE
-    )[1]
+    plain = step_of()(begun(before), batch_of(None), RATE)[1]
     left_out = np.square(of_head[:, ~PRESENT_V] / float(plain.targets)).sum()
     assert float(metrics.gradient_norm) ** 2 == pytest.approx(
         float(plain.gradient_norm) ** 2 - left_out, rel=1e-4
@@ -115,13 +114,7 @@ def test_a_permutation_of_the_tokens_permutes_the_result():
     renamed = {**batch, "tokens": number_V[batch["tokens"]].astype(np.int32)}
     step = step_of()
     got, expected = (
-        jax.device_get(
-            step(
-                fresh(jax.tree.map(jax.numpy.array, of), make_optimizer(INNER)),
-                {**rows, PRESENT: present_V},
-                RATE,
-            )[0].parts
-        )
+        jax.device_get(step(begun(of), {**rows, PRESENT: present_V}, RATE)[0].parts)
         for of, rows, present_V in (
             (permuted, renamed, PRESENT_V[order]),
             (parts, batch, PRESENT_V),

@@ -71,9 +71,6 @@ def test_the_rate_is_an_argument_so_one_program_serves_every_schedule(
 ):
     step = make_step(loss_fn, settings)
     for rate in (0.1, 0.2, 0.0):
-        step(
-            fresh(jax.tree.map(jax.numpy.copy, parts), make_optimizer(settings)),
-            next(batches()),
-            np.float32(rate),
-        )
+        state = fresh(jax.tree.map(jax.numpy.copy, parts), make_optimizer(settings))
+        step(state, next(batches()), np.float32(rate))
     assert step._cache_size() == 1  # ty: ignore[unresolved-attribute]

@@ -58,16 +58,12 @@ def test_a_machine_without_gpus_and_tpus_computes_on_its_cpu(dev):
     assert visible_devices({}, dev("null", "vfio/vfio")) == VisibleDevices("cpu", ())
 
 
-def test_eight_workers_get_one_of_eight_gpus_each():
-    of = devices_of(EIGHT_GPUS, 1, 8, None, {})
-    assert [of(place) for place in range(8)] == [
-        {"CUDA_VISIBLE_DEVICES": str(place)} for place in range(8)
-    ]
-
-
-def test_two_workers_get_four_gpus_each():
-    of = devices_of(EIGHT_GPUS, 4, 2, None, {})
-    assert [of(place)["CUDA_VISIBLE_DEVICES"] for place in (0, 1)] == ["0,1,2,3", "4,5,6,7"]
+@pytest.mark.parametrize(
+    ("each", "ids"), [(1, list("01234567")), (4, ["0,1,2,3", "4,5,6,7"])], ids=["one", "four"]
+)
+def test_workers_get_gpus_of_their_own(each, ids):
+    of = devices_of(EIGHT_GPUS, each, len(ids), None, {})
+    assert [of(place) for place in range(len(ids))] == [{"CUDA_VISIBLE_DEVICES": i} for i in ids]
 
 
 def test_workers_that_share_a_gpu_share_nine_tenths_of_its_memory():

@@ -9,8 +9,8 @@ import pytest
 from dipaco.control.process_id import ProcessId, _began
 from dipaco.launch.errors import LauncherNameTaken
 from dipaco.launch.launcher_name import launcher_name
+from tests.support.members import join
 
-OF = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
 LAUNCH = "-[a-z]+"  # roles of `dipaco launch`
 MADE_UP = "h-7-0a1b2c"
 
@@ -40,15 +40,15 @@ def over():
 
 
 def test_the_same_command_goes_on_under_the_name_of_a_launcher_that_was_killed(ledger, alive, over):
-    name, members = MADE_UP, ledger.members
+    name = MADE_UP
     put_owner(ledger, name, over)
-    members.join(f"{name}-worker-1", process_id=alive[0], **OF)
+    join(ledger, f"{name}-worker-1", process_id=alive[0])
     assert launcher_name(None, ledger) != name, "its workers would have other names"
     assert launcher_name(None, ledger, LAUNCH) == name
     put_owner(ledger, name, over)
-    members.leave(f"{name}-worker-1", alive[0])
+    ledger.members.leave(f"{name}-worker-1", alive[0])
     assert launcher_name(None, ledger, LAUNCH) != name
-    members.join(f"{name}-1", process_id=alive[0], **OF)
+    join(ledger, f"{name}-1", process_id=alive[0])
     assert launcher_name(None, ledger) == name
 
 
@@ -62,7 +62,7 @@ def test_no_name_is_taken_of_a_launcher_that_is_alive_elsewhere_or_without_worke
     for name, owner in owners.items():
         if owner is not None:
             put_owner(ledger, name, owner)
-        ledger.members.join(f"{name}-worker-0", process_id=process_ids.get(name, alive[0]), **OF)
+        join(ledger, f"{name}-worker-0", process_id=process_ids.get(name, alive[0]))
     name = launcher_name(None, ledger, LAUNCH)
     assert re.fullmatch(re.escape(socket.gethostname()) + r"-\d+-[0-9a-f]{6}", name)
     assert name not in owners
@@ -75,7 +75,7 @@ def test_of_two_launchers_one_takes_the_name_of_one_that_was_killed(
     """Also where the second has looked at the name before the first took it."""
     put_owner(ledger, MADE_UP, over)
     for worker in (0, 1):
-        ledger.members.join(f"{MADE_UP}-worker-{worker}", process_id=alive[0], **OF)
+        join(ledger, f"{MADE_UP}-worker-{worker}", process_id=alive[0])
     first = ProcessId.parse(alive[1])
     with monkeypatch.context() as patch:
         patch.setattr(ProcessId, "here", lambda: first)

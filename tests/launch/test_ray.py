@@ -11,12 +11,15 @@ from unittest.mock import MagicMock
 import pytest
 
 from dipaco.launch.devices import FAKE_DEVICES
+from dipaco.launch.errors import ClusterWithoutToken, NoCluster
 from dipaco.runs.opening import reading
 from tests.launch.conftest import is_alive
 from tests.support.tiny_run import facts
 from tests.support.waiting import until
 
 pytest.importorskip("ray", reason="the extra `ray` is not installed")
+
+from dipaco.launch import ray as ray_engine
 
 
 @pytest.fixture
@@ -85,16 +88,12 @@ def parent_of(pid):
 def test_the_resources_that_a_worker_takes_from_the_cluster(
     shape, kind, resources, environment, monkeypatch
 ):
-    from dipaco.launch.ray import WorkerResources
-
     monkeypatch.delenv("XLA_FLAGS")
-    assert WorkerResources(*shape).resources(kind) == resources
-    assert WorkerResources(*shape).environment(kind) == environment
+    assert ray_engine.WorkerResources(*shape).resources(kind) == resources
+    assert ray_engine.WorkerResources(*shape).environment(kind) == environment
 
 
 def test_the_hosts_of_a_worker_on_tpus_are_those_of_one_slice_in_its_order(monkeypatch):
-    from dipaco.launch import ray as file
-
     def node(name, place, is_alive=True):
         labels = {"ray.io/tpu-slice-name": name, "ray.io/tpu-worker-id": place}
         return {"Alive": is_alive, "NodeManagerAddress": f"{name}-{place}", "Labels": labels}
@@ -102,12 +101,14 @@ def test_the_hosts_of_a_worker_on_tpus_are_those_of_one_slice_in_its_order(monke
     large = [node("large", str(place)) for place in range(4)]
     pairs = [node("a", "1"), node("b", "0"), node("a", "0"), node("b", "1"), node("c", "0")]
     lost = node("c", "1", is_alive=False)
-    monkeypatch.setattr(file, "connect", lambda address: None)
-    monkeypatch.setattr(file, "ray", cluster := MagicMock())
-    monkeypatch.setattr(file, "PlacementGroupSchedulingStrategy", MagicMock())
+    monkeypatch.setattr(ray_engine, "connect", lambda address: None)
+    monkeypatch.setattr(ray_engine, "ray", cluster := MagicMock())
+    monkeypatch.setattr(ray_engine, "PlacementGroupSchedulingStrategy", MagicMock())
     cluster.nodes.return_value = [*large, *pairs, lost, {**lost, "Alive": True, "Labels": {}}]
     cluster.cluster_resources.return_value = {"TPU": 32.0}
-    engine = file.RayEngine(None, file.WorkerResources(devices=4), "s3://bucket/run", None)
+    engine = ray_engine.RayEngine(
+        None, ray_engine.WorkerResources(devices=4), "s3://bucket/run", None
+    )
     spec = MagicMock(hosts=2, takes_devices=True, environment={})
     for name in ("first", "second"):
         engine.start(spec, name)
@@ -145,13 +146,11 @@ def test_a_node_lost_during_a_run_costs_only_time(cluster, launch, tiny, tmp_pat
 )
 def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, mentions_token):
     """Ray itself tries for 20 s, and then reports only a failure."""
-    from dipaco.launch import ray as file
-    from dipaco.launch.errors import NoCluster
 
     def refuse(**_):
         raise ConnectionError("Failed to connect to Ray cluster.")
 
-    monkeypatch.setattr(file.ray, "init", refuse)
+    monkeypatch.setattr(ray_engine.ray, "init", refuse)
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
@@ -159,7 +158,7 @@ def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, men
         head.bind(("127.0.0.1", 0))
         head.listen()
         with pytest.raises(NoCluster, match="Failed to connect to Ray cluster") as error:
-            file.connect(address.format(port=head.getsockname()[1]))
+            ray_engine.connect(address.format(port=head.getsockname()[1]))
     assert ("RAY_AUTH_MODE=token" in str(error.value)) == mentions_token
 
 
@@ -176,24 +175,21 @@ def test_a_refused_connection_mentions_the_token(monkeypatch, address, mode, men
 def test_a_cluster_without_a_token_is_refused_unless_that_is_meant(
     monkeypatch, address, mode, found, is_refused
 ):
-    from dipaco.launch import ray as file
-    from dipaco.launch.errors import ClusterWithoutToken
-
     ended = []
 
     def begin(**_):
         if found is not None:
             monkeypatch.setenv("RAY_AUTH_MODE", found)
 
-    monkeypatch.setattr(file.ray, "init", begin)
-    monkeypatch.setattr(file.ray, "shutdown", lambda: ended.append("shut down"))
+    monkeypatch.setattr(ray_engine.ray, "init", begin)
+    monkeypatch.setattr(ray_engine.ray, "shutdown", lambda: ended.append("shut down"))
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     if mode is not None:
         monkeypatch.setenv("RAY_AUTH_MODE", mode)
     if is_refused:
         with pytest.raises(ClusterWithoutToken, match="RAY_AUTH_MODE=token"):
-            file.connect(address)
+            ray_engine.connect(address)
         assert ended == ["shut down"]
     else:
-        file.connect(address)
+        ray_engine.connect(address)
         assert not ended

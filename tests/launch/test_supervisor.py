@@ -16,6 +16,7 @@ from dipaco.launch.errors import LauncherElsewhere, WorkersEnded, WorkersNeverJo
 from dipaco.launch.process_spec import ProcessSpec, variables_for
 from dipaco.launch.supervisor import Supervisor, WorkerGroup
 from dipaco.workers.errors import NameTaken, TaskFailed
+from tests.support.members import join
 
 WORKER, EXECUTOR = ProcessSpec("worker", "runs/one"), ProcessSpec("executor", "runs/one")
 HOME = str(Path(file.__file__).parents[2])
@@ -153,7 +154,7 @@ def test_only_a_process_that_was_seen_to_die_counts_against_its_task(
 
 def test_the_last_words_of_a_worker_are_kept(ledger, watched):
     def die(engine):
-        ledger.members.join("w-0", host="here", pid=1, process_id="1", machine="one", version="0")
+        join(ledger, "w-0")
         engine.die("w-0", 1, "Segfault")
 
     watched([WorkerGroup(WORKER, "w", 1)], die)
@@ -173,7 +174,7 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
     held = []
 
     def refuse(engine):
-        ledger.members.join("w-0", host="here", pid=1, process_id="one", machine="one", version="0")
+        join(ledger, "w-0")
         held.append(ledger.queue.claim("w-0"))
         engine.die("w-0", NameTaken.exit_code)
 
@@ -194,7 +195,7 @@ def test_a_taken_name_keeps_its_tasks_and_is_tried_again(ledger, watched):
 def test_a_name_that_stays_taken_on_another_machine_is_another_launchers(ledger, watched, is_here):
     """Of two launchers of one name the second's workers were started and refused for ever."""
     process_id = str(ProcessId.here()) if is_here else "another-machine pid:[1] 7 99"
-    ledger.members.join("w-0", host="h", pid=7, process_id=process_id, machine="m", version="0")
+    join(ledger, "w-0", host="h", pid=7, process_id=process_id)
 
     def refuse(engine):
         if "w-0" in engine.alive:
@@ -212,7 +213,7 @@ def test_a_name_that_stays_taken_on_another_machine_is_another_launchers(ledger,
 def test_a_worker_that_waits_for_its_name_has_no_tasks_to_give_back(ledger, clock, ends, is_here):
     """A worker of before has the name, and is alive: its launcher alone was killed."""
     process_id = str(ProcessId.here()) if is_here else "another-machine pid:[1] 7 99"
-    ledger.members.join("w-0", host="h", pid=7, process_id=process_id, machine="one", version="0")
+    join(ledger, "w-0", pid=7, process_id=process_id)
     assert ledger.queue.claim("w-0") is not None
     engine = FakeEngine()
     groups = [WorkerGroup(WORKER, "w", 1), WorkerGroup(EXECUTOR, "e", 1)]
@@ -238,7 +239,7 @@ def test_a_worker_that_is_stopped_gives_its_task_back(ledger, clock):
     over = ProcessId.here()._replace(began="1")
     turns = iter(range(20))
 
-    def join():
+    def joins():
         match next(turns):
             case 0:
                 engine.die("e-0", 0)
@@ -246,13 +247,12 @@ def test_a_worker_that_is_stopped_gives_its_task_back(ledger, clock):
                     ("w-0", str(over)),
                     ("w-1", "another-machine pid:[1] 7 99"),
                 ):
-                    who = {"host": "h", "pid": 7, "machine": "one", "version": "0"}
-                    ledger.members.join(name, process_id=process_id, **who)
+                    join(ledger, name, pid=7, process_id=process_id)
                 assert ledger.queue.claim("w-1") is not None
             case 19:
                 supervisor.end()
 
-    supervisor.keep_until_finished(join)
+    supervisor.keep_until_finished(joins)
     assert "e-0" in engine.alive
     supervisor.stop()
     assert not ledger.queue.held()
@@ -347,11 +347,8 @@ def test_workers_that_all_fail_before_they_take_part_end_the_launch(ledger, watc
     def fail(engine):
         for name in list(engine.alive):
             if has_joined:
-                who = {"host": "h", "pid": 1, "machine": "m", "version": "1"}
                 after = {each.name: each for each in ledger.members.list()}.get(name)
-                assert ledger.members.join(
-                    name, process_id=str(next(process_ids)), after=after, **who
-                )
+                assert join(ledger, name, process_id=str(next(process_ids)), after=after)
             engine.die(name, 1, "ImportError: cannot import name 'releases'")
 
     tries = [fail] * 60

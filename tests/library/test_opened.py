@@ -3,10 +3,7 @@
 import dataclasses
 import json
 import math
-import os
 import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import jax
@@ -28,13 +25,11 @@ from dipaco.library.errors import (
 )
 from dipaco.library.opened import OpenedRun
 from dipaco.library.report import Comparison, RunReport
-from dipaco.plural import counted
 from dipaco.runs.errors import NoSuchArm, NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
 from dipaco.serving.dispatch import dispatch
 from tests.support.absent_packages import Bare, declared
-from tests.support.tiny_run import HOME
 
 TEXTS = ["ba bi bo ba bu be " * 8, "da de di do du da " * 9, "short", "ka ki ku ka " * 20]
 
@@ -88,11 +83,6 @@ def test_a_run_that_is_half_done_says_what_is_to_do_and_has_no_report(half):
         assert not run.is_finished
         with pytest.raises(RunUnfinished, match=r": \d+ tasks to do\. "):
             _ = run.report
-
-
-def test_one_task_that_is_left_is_told_as_one():
-    error = RunUnfinished(folder="runs/x", unfinished=counted(1, "task"))
-    assert "runs/x has no report so far: 1 task to do. " in str(error)
 
 
 READ = {
@@ -387,12 +377,7 @@ def test_with_no_extra_at_all_every_door_opens_or_names_what_to_install(tiny, co
     """As after `pip install` of a wheel alone."""
     (tmp_path / "bare").mkdir()
     bare = Bare(tmp_path / "bare", declared())
-    ended = subprocess.run(
-        [sys.executable, "-c", DOORS, str(copy_of(tiny).folder), str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
-        capture_output=True,
-        text=True,
-    )
+    ended = bare.python("-c", DOORS, copy_of(tiny).folder, tmp_path)
     assert ended.returncode == 0, ended.stderr
     ends = json.loads(ended.stdout.splitlines()[-1])
     assert [end for end in ends.values() if "Traceback" in end] == []

@@ -18,6 +18,7 @@ from dipaco.control.planning.tasks import Claim, Task
 from dipaco.control.process_id import ProcessId, _began
 from dipaco.errors import CannotListen
 from tests.control.conftest import plan  # noqa: F401
+from tests.support.members import join
 
 pytest.importorskip("prometheus_client", reason="the extra `metrics` is not installed")
 
@@ -57,8 +58,7 @@ def half_done(tmp_path, plan):  # noqa: F811
     """Until the first outer step is due."""
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.start({"config": "{}"})
-    here = str(ProcessId.here())
-    ledger.members.join("w", host="h", pid=1, process_id=here, machine="m", version="1")
+    join(ledger, "w", process_id=str(ProcessId.here()))
     while (claim := ledger.queue.claim("w")).task.kind != "outer":
         ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
     yield ledger
@@ -131,8 +131,7 @@ def test_what_falls_at_a_rollback_is_no_counter(half_done, tmp_path):
 def test_a_worker_that_was_killed_on_this_machine_is_lost_at_once_as_in_status(half_done, tmp_path):
     with subprocess.Popen(["sleep", "60"]) as other:
         process_id = str(ProcessId.here()._replace(pid=other.pid, began=_began(other.pid)))
-        join = functools.partial(half_done.members.join, host="h", machine="m", version="1")
-        assert join("other", pid=other.pid, process_id=process_id)
+        assert join(half_done, "other", pid=other.pid, process_id=process_id)
         assert workers_of(half_done, tmp_path) == {"here": 2, "silent": 0, "left": 0, "lost": 0}
         other.kill()
         other.wait()

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import sqlite3
-import sys
 import time
 import tomllib
 from pathlib import Path
@@ -11,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dipaco.cli import options
-from dipaco.errors import ExtraMissing
 from dipaco.observe import trackers
 from dipaco.observe.errors import NoSuchTracker, TrackerRefused
 from dipaco.observe.events import Event
@@ -43,21 +41,6 @@ def test_command_line_library_and_extras_know_the_same_trackers():
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())
     assert tuple(options.TRACKERS) == trackers.TRACKERS
     assert set(trackers.TRACKERS) <= set(project["project"]["optional-dependencies"])
-
-
-@pytest.mark.parametrize(
-    ("name", "package"),
-    [("tensorboard", "tensorboardX"), ("trackio", "trackio"), ("wandb", "wandb")],
-)
-def test_a_tracker_without_its_package_says_which_extra_to_install(run, monkeypatch, name, package):
-    monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ExtraMissing, match=rf"pip install -e .*\[{name}\]'"):
-        opened(run, name)
-
-
-def test_a_tracker_that_is_none_is_refused_with_those_that_are(run):
-    with pytest.raises(NoSuchTracker, match=r"mlflow.*tensorboard, trackio, wandb"):
-        opened(run, "mlflow")
 
 
 def test_tensorboard_gets_the_numbers_of_events_that_have_a_step(tmp_path, monkeypatch):

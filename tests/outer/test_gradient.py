@@ -18,7 +18,7 @@ from dipaco.outer.gradient import (
     outer_gradient,
     path_weights,
 )
-from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.step import first_outer_state, outer_step
 
 
 def tree(*values, dtype=np.float32):
@@ -194,5 +194,5 @@ def test_outer_steps_leave_the_threads_of_blas_alone(monkeypatch):
     norms = [mean.add({"block": {"w": leaf}}, weight) for weight in (0.25, 0.75, 0.0)]
     assert [norm.whole for norm in norms] == pytest.approx([2 * leaf.size**0.5] * 3)
     settings, before = OuterSettings(), {"block": {"w": leaf.copy()}}
-    stepped = outer_step(settings, before, mean.take(), fresh(settings, before), 1)
+    stepped = outer_step(settings, before, mean.take(), first_outer_state(settings, before), 1)
     assert stepped.gradient_norm == pytest.approx(2 * leaf.size**0.5)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from dipaco.outer.config import OuterSettings
-from dipaco.outer.step import fresh
+from dipaco.outer.step import first_outer_state
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import save_state, save_tree
 
@@ -53,7 +53,7 @@ def step(earlier, before, state, messages, fan_in):
     config = types.SimpleNamespace(outer=OuterSettings())
     paths = lambda module, phase: range(fan_in)
     arm = types.SimpleNamespace(
-        paths_through=paths, has_quorum=False
+        contributors=paths, has_quorum=False
     )
     run = types.SimpleNamespace(
         objects=objects,
@@ -93,7 +93,7 @@ def stored_module(objects: Objects, num_bytes: int) -> dict:
     return {
         "earlier": save_tree(objects, "modules", module(3)),
         "before": save_tree(objects, "modules", module(0)),
-        "state": save_state(objects, fresh(OuterSettings(), module(0))),
+        "state": save_state(objects, first_outer_state(OuterSettings(), module(0))),
         "messages": [save_tree(objects, "messages", module(seed)) for seed in (1, 2)],
     }
 

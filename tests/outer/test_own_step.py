@@ -10,7 +10,7 @@ import pytest
 from dipaco import trees
 from dipaco.outer.config import OuterSettings
 from dipaco.outer.errors import StructureMismatch
-from dipaco.outer.step import BLOCK_VALUES, fresh, outer_step
+from dipaco.outer.step import BLOCK_VALUES, first_outer_state, outer_step
 from dipaco.store.objects import Objects
 from dipaco.store.tensors import load_state, save_state
 
@@ -27,7 +27,7 @@ def module(seed):
 
 def steps(settings, rule, kept=lambda state: state, count=3, dtype=np.float32):
     theta = jax.tree.map(lambda leaf: leaf.astype(dtype), module(0))
-    state = fresh(settings, theta, rule)
+    state = first_outer_state(settings, theta, rule)
     for seed in range(1, count + 1):
         theta, state, _ = outer_step(settings, dict(theta), module(seed), kept(state), 3, rule)
     return theta
@@ -46,7 +46,7 @@ def test_nesterov_written_out_is_the_built_in_step_bit_for_bit(dtype, rescale):
 def test_the_state_of_any_optimiser_is_kept_between_steps(tmp_path):
     """Adam counts its steps, which is no state of a value."""
     objects, settings = Objects(tmp_path), OuterSettings()
-    like = fresh(settings, module(0), own_outer_step.adam)
+    like = first_outer_state(settings, module(0), own_outer_step.adam)
 
     def through_a_file(state):
         return load_state(objects, save_state(objects, state), like)
@@ -77,7 +77,9 @@ def test_isotropic_merging_moves_a_block_as_far_in_all_its_directions(matrix, mo
     mean = {"block_00": {"w": np.float32(matrix), "norm": vector}, "head": {"w": head}}
     before = jax.tree.map(np.zeros_like, mean)
     rule = own_outer_step.isotropic
-    after = outer_step(settings, dict(before), mean, fresh(settings, before, rule), 1, rule).after
+    after = outer_step(
+        settings, dict(before), mean, first_outer_state(settings, before, rule), 1, rule
+    ).after
     np.testing.assert_allclose(after["block_00"]["w"], -np.asarray(moves), atol=1e-6)
     np.testing.assert_array_equal(after["block_00"]["norm"], -vector)
     np.testing.assert_array_equal(after["head"]["w"], -head)
@@ -95,4 +97,6 @@ def test_a_rule_that_returns_other_parts_is_refused(update, problem):
     settings = OuterSettings()
     rule = lambda _: optax.GradientTransformation(lambda p: np.zeros(2), update)  # noqa: E731
     with pytest.raises(StructureMismatch, match=problem):
-        outer_step(settings, module(0), module(1), fresh(settings, module(0), rule), 1, rule)
+        outer_step(
+            settings, module(0), module(1), first_outer_state(settings, module(0), rule), 1, rule
+        )

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.errors import BadSetting
 from dipaco.outer.compress import codec_of, encode_rows
 from dipaco.outer.config import CODECS, OuterSettings
 from dipaco.outer.gradient import WeightedMean, path_weights
-from dipaco.outer.step import fresh, outer_step
+from dipaco.outer.step import first_outer_state, outer_step
 from dipaco.outer.vocabulary import (
     counts_of,
     effective_fan_in,
@@ -97,7 +96,7 @@ def test_a_row_with_one_holder_is_the_row_of_that_path_alone():
     zeros = {
         name: {leaf: np.zeros_like(v) for leaf, v in part.items()} for name, part in mean.items()
     }
-    after = outer_step(plain, dict(zeros), mean, fresh(plain, zeros), PATHS).after
+    after = outer_step(plain, dict(zeros), mean, first_outer_state(plain, zeros), PATHS).after
     np.testing.assert_allclose(
         after["embed"]["table"][4], -parts[1]["embed"]["table"][4], rtol=1e-6
     )
@@ -189,8 +188,3 @@ def test_only_embedding_and_head_have_rows():
     (part, *_) = gradients()
     assert has_rows(part)
     assert not has_rows({"block_00": part["block_00"]})
-
-
-def test_an_unknown_way_is_refused():
-    with pytest.raises(BadSetting, match=r"`outer\.vocabulary_rows`.*documents, holders"):
-        OuterSettings(vocabulary_rows="tokens")

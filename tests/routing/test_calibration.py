@@ -93,15 +93,6 @@ def test_a_given_share_is_taken_and_must_be_one_for_each_path_and_no_empty_one()
         target_share(label_N, 2, given=(0.99, 0.01), **within)
 
 
-@pytest.mark.parametrize(
-    ("share", "problem"),
-    [((0.5, 0.4), "sum to one: these sum to 0.9"), ((1.5, -0.5), "above 0 for every path")],
-)
-def test_a_target_that_does_not_sum_to_one_is_refused_when_it_is_set(share, problem):
-    with pytest.raises(BadSetting, match=problem):
-        RoutingConfig(target_share=share)
-
-
 def labelled(heaps, num_documents, seed, num_paths=16):
     """Documents in clusters; which path is best depends on the feature, on chance, and on the path:
     some are seldom best.

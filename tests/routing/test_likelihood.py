@@ -1,10 +1,7 @@
 """Routing by likelihood, as values."""
 
 import numpy as np
-import pytest
 
-from dipaco.errors import BadSetting
-from dipaco.routing.config import RoutingConfig
 from dipaco.routing.likelihood import balanced, balancing_nats, likeliest, prefix_scores
 
 RANDOM = np.random.default_rng(0)
@@ -56,19 +53,6 @@ def test_a_permutation_of_the_paths_permutes_the_choice():
 
 def test_a_document_that_no_path_can_tell_goes_where_features_send_it():
     np.testing.assert_array_equal(choose(np.zeros((50, 5)), ALL_NP), ALL_NP[:, 0])
-
-
-@pytest.mark.parametrize(
-    ("settings", "expected"),
-    [
-        ({"rule": "luck"}, "one of features, likelihood"),
-        ({"shortlist": 0}, "1 or more, or None"),
-        ({"prior": -1.0}, "0 or more, and finite"),
-    ],
-)
-def test_bad_settings(settings, expected):
-    with pytest.raises(BadSetting, match=expected):
-        RoutingConfig(**settings)
 
 
 SCORE_NN = np.take_along_axis(PREFIX_NP, ALL_NP, axis=1)

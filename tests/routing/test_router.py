@@ -1,8 +1,6 @@
 """What every router promises, held to each kind; a new kind joins by one line in ROUTERS."""
 
 import dataclasses
-import subprocess
-import sys
 
 import jax.numpy as jnp
 import numpy as np
@@ -248,11 +246,3 @@ def test_a_vector_too_short_for_the_product_is_an_error(heaps):
     config = RoutingConfig(kind="product_kmeans")
     with pytest.raises(BadFeatures, match="3 levels"):
         fit_router(config, heaps(20)[:, :2], (2, 2, 2), seed=0)
-
-
-def test_settings_load_without_jax_or_numpy():
-    code = "import sys, dipaco.routing.config; print({'jax', 'numpy'} & set(sys.modules))"
-    output = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert output.strip() == "set()"

@@ -29,13 +29,6 @@ def test_sums_and_targets_are_those_of_what_follows(window):
                 assert label[document, token] == expected.argmax()
 
 
-def test_a_window_as_long_as_the_document_is_the_same_as_none():
-    values = np.random.default_rng(1).normal(size=(3, 4, 6))
-    lengths = np.array([6, 3, 5, 6])
-    none = within.targets(values, lengths)
-    np.testing.assert_array_equal(within.targets(values, lengths, 6), none)
-
-
 def test_held_out_documents_do_not_train_the_router():
     for count, share, held in ((100, 0.1, 10), (100, 0.001, 1), (2, 0.99, 1), (1, 0.5, 0)):
         learned, held_out = within.split(np.arange(count), share, np.random.default_rng(3))

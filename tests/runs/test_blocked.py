@@ -7,6 +7,7 @@ from dipaco.control.planning.tasks import Task
 from dipaco.runs.reading import blocked
 from dipaco.runs.reading.blocked import situation_of, why
 from dipaco.topology import ModuleId
+from tests.support.members import join, process_of
 
 
 @pytest.fixture
@@ -17,21 +18,6 @@ def said(ledger, tmp_path):
         return why(situation_of(ledger, tmp_path, graces))
 
     return said
-
-
-def process_of(name):
-    return f"another-boot - 1 {name}"
-
-
-def join(ledger, name="w", kinds=()):
-    place = {
-        "host": "there",
-        "pid": 1,
-        "process_id": process_of(name),
-        "machine": "one",
-        "version": "0",
-    }
-    assert ledger.members.join(name, kinds=kinds, **place)
 
 
 def silence(ledger, seconds, name="w"):

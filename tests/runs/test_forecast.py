@@ -13,8 +13,7 @@ from dipaco.model.config import MeshConfig, num_parameters, part_parameters
 from dipaco.model.spec import part_names
 from dipaco.model.splash import attend_on_tpu
 from dipaco.outer.compress import BY_NAME
-from dipaco.outer.config import OuterSettings
-from dipaco.overrides import load_config
+from dipaco.overrides import load_config, override
 from dipaco.runs.forecast import compiled, step_time
 from dipaco.runs.forecast.devices import KINDS, named, on_devices
 from dipaco.runs.forecast.forecast import Machines, forecast, phase_time
@@ -37,10 +36,6 @@ TOY = load_config("toy")
 SIZE = 4 * num_parameters(TOY.model)  # bytes of a path
 SNAPSHOT = 0.9 * 2 * SIZE
 ON_20 = Machines(workers=4, megabits=20.0, step_seconds=2.0)
-
-
-def with_inner(**settings):
-    return dataclasses.replace(TOY, inner=dataclasses.replace(TOY.inner, **settings))
 
 
 def time_of(config, given, longer=1):
@@ -84,8 +79,7 @@ def test_snapshots_that_stay_on_their_disk_are_sent_now_and_then():
 
 
 def test_modules_come_whole_before_the_first_phase_and_then_as_what_was_sent():
-    outer = dataclasses.replace(TOY.outer, codec="int2")
-    config = dataclasses.replace(TOY, outer=outer, phases=3)
+    config = override(TOY, ["outer.codec=int2", "phases=3"])
     first, second = (
         traffic_of_a_phase(config, 4, steps_elsewhere=True, phases=[phase]) for phase in (0, 1)
     )
@@ -99,8 +93,7 @@ def test_a_codec_takes_its_bits_and_leaves_a_residual_in_the_snapshot(name):
     share = BY_NAME[name].bits_per_value / 32
     assert coded["contributions"] == pytest.approx(tuple(plain["contributions"].times(share)))
     assert coded["snapshots"].up == pytest.approx(1.5 * plain["snapshots"].up)
-    outer = dataclasses.replace(TOY.outer, codec=name)
-    assert traffic_of_a_phase(dataclasses.replace(TOY, outer=outer), 4) == coded
+    assert traffic_of_a_phase(override(TOY, f"outer.codec={name}"), 4) == coded
 
 
 def test_a_module_comes_as_the_contributions_of_other_paths_where_that_is_less():
@@ -122,7 +115,7 @@ def test_an_executor_beside_the_bucket_takes_the_outer_steps_off_the_links():
 
 
 def test_a_delay_hides_the_way_of_the_modules_where_executors_step_them():
-    late = dataclasses.replace(TOY, outer=dataclasses.replace(TOY.outer, delay=1))
+    late = override(TOY, "outer.delay=1")
     slow = dataclasses.replace(ON_20, megabits=0.01)
     assert time_of(late, slow).hidden_seconds == 0
     assert time_of(late, dataclasses.replace(slow, steps_elsewhere=True)).hidden_seconds == 2.0
@@ -133,8 +126,7 @@ def test_a_delay_hides_the_way_of_the_modules_where_executors_step_them():
 
 
 def test_without_momentum_there_is_no_outer_state():
-    outer = dataclasses.replace(TOY.outer, momentum=0.0)
-    traffic = traffic_of_a_phase(dataclasses.replace(TOY, outer=outer), 4)
+    traffic = traffic_of_a_phase(override(TOY, "outer.momentum=0"), 4)
     assert traffic["outer states"] == Traffic(0.0, 0.0)
 
 
@@ -164,7 +156,7 @@ def test_lock_step_sends_a_gradient_and_fetches_the_mean_at_every_step():
         TOY.inner.steps * 2.0, sum(total(traffic.values())), 20.0
     )
     assert sum(total(lock_step_traffic(TOY, 1, range(2)).values())) == 0
-    together = dataclasses.replace(TOY, outer=OuterSettings(synchronous=True))
+    together = override(TOY, "outer.synchronous=true")
     stored = sum(module_parameters(TOY).values()) / num_parameters(TOY.model)
     assert traffic_of_a_phase(together, 4) == lock_step_traffic(TOY, 4, range(2)) | {
         "modules": Traffic(0.75 * SIZE / 2, stored * SIZE / 4),
@@ -316,18 +308,16 @@ def test_memory_is_parameters_gradient_two_moments_and_what_the_phase_began_with
     memory = worker_memory(TOY)
     exact = {name: count for name, count in memory.items() if not name.startswith("activations")}
     assert list(exact.values()) == [SIZE, SIZE, 2 * SIZE, SIZE]
-    outer = dataclasses.replace(TOY.outer, codec="int8")
-    assert sum(worker_memory(dataclasses.replace(TOY, outer=outer)).values()) == SIZE + sum(
-        memory.values()
-    )
+    coded = worker_memory(override(TOY, "outer.codec=int8"))
+    assert sum(coded.values()) == SIZE + sum(memory.values())
     assert step_memory(TOY) == 3 * 4 * max(module_parameters(TOY).values())
 
 
 def test_activations_are_fewer_in_pieces_and_when_they_are_made_again():
     plain = activation_bytes(TOY)
-    assert activation_bytes(with_inner(accumulation_steps=4)) == plain // 4
-    assert activation_bytes(with_inner(rematerialise=True)) < plain
-    assert activation_bytes(with_inner(loss_chunks=4)) < plain
+    assert activation_bytes(override(TOY, "inner.accumulation_steps=4")) == plain // 4
+    assert activation_bytes(override(TOY, "inner.rematerialise=true")) < plain
+    assert activation_bytes(override(TOY, "inner.loss_chunks=4")) < plain
 
 
 def test_memory_is_near_what_was_measured_for_a_path_of_the_papers_size():

@@ -16,14 +16,15 @@ from dipaco.control.members.meta import RunCommand
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import BadSetting, RunOfOtherVersion
 from dipaco.runs import version
-from dipaco.runs.opening import create_or_open, open_run
+from dipaco.runs.opening import open_run
 from dipaco.runs.upgrade import upgrade
 from dipaco.runs.version import program_version, sources_digest
 from dipaco.store.address import Address
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.process import work
-from tests.runs.test_opening import CONFIG
+from tests.support.members import join, process_of
+from tests.support.tiny_run import TOY, toy_run  # noqa: F401
 
 
 @pytest.fixture(autouse=True)
@@ -93,9 +94,8 @@ def test_the_wheel_of_this_program_has_its_version_and_its_sources(tmp_path):
 
 
 def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
-    tmp_path, other_home, monkeypatch
+    run, tmp_path, other_home, monkeypatch
 ):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
     renewer = LeaseRenewer(run.open_ledger, "old", 60.0)
     before = program_version()
     monkeypatch.setattr(version, "HOME", other_home)
@@ -116,13 +116,11 @@ def test_a_worker_of_another_commit_is_refused_until_the_run_is_upgraded(
     with pytest.raises(RunOfOtherVersion, match="The run is a run of dipaco"):
         renewer.receive(now)  # a worker that was at work meanwhile
     renewer.receive(RunCommand("run", before))
-    run.ledger.close()
 
 
 def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_counts_differs(
-    tmp_path, other_home, monkeypatch
+    run, tmp_path, other_home, monkeypatch
 ):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
     pinned = RunCommand("run", program_version())
     next_home = tmp_path / "next" / "dipaco"
     shutil.copytree(Path(dipaco.__file__).parent, next_home)
@@ -145,17 +143,14 @@ def test_a_worker_of_the_next_number_works_beside_the_others_if_nothing_that_cou
             opened.ledger.close()
     monkeypatch.undo()
     version.described_version.cache_clear()
-    run.ledger.close()
 
 
 @pytest.mark.parametrize("holds", [True, False], ids=["in a task", "idle"])
-def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypatch, holds):
+def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(run, tmp_path, monkeypatch, holds):
     for seconds in ("LEASE_SECONDS", "ENDED_SECONDS"):
         monkeypatch.setattr(silent_workers, seconds, 0.2)
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
     gone = ProcessId.here()._replace(began="0")  # Another process had our number.
-    of = {"host": "h", "pid": gone.pid, "process_id": str(gone), "machine": "m", "version": "0"}
-    run.ledger.members.join("killed", **of)
+    join(run.ledger, "killed", pid=gone.pid, process_id=str(gone))
     if holds:
         run.ledger.queue.claim("killed")
     assert upgrade(Address(tmp_path / "run"), 10.0).command == "run"
@@ -163,15 +158,13 @@ def test_a_worker_that_was_killed_does_not_hold_up_an_upgrade(tmp_path, monkeypa
     assert told >= {("killed", "silent"), *([("killed", "lost")] if holds else [])}
     assert run.ledger.members.here() == []
     assert run.ledger.queue.claim("next").attempt == 1 + holds
-    run.ledger.close()
 
 
 def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_lost_its_claim(
-    tmp_path, monkeypatch
+    run, tmp_path, monkeypatch
 ):
     now_seconds, end_all = clock.now_seconds(), silent_workers.Reaper.end_all
     monkeypatch.setattr(clock, "now_seconds", lambda: now_seconds)
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
     claim = run.ledger.queue.claim("old")
     renew = "UPDATE claims SET renewals = renewals + 1"
 
@@ -190,39 +183,33 @@ def test_a_worker_of_the_old_program_that_wakes_before_the_run_is_pinned_has_los
     told = [(event.worker, event.outcome) for event in run.ledger.history.after()]
     assert told == [("", "command"), ("old", "lost")]
     assert run.ledger.queue.claim("next").attempt == 2
-    run.ledger.close()
 
 
-def test_a_run_whose_config_this_version_refuses_is_left_as_it_is(tmp_path):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
-    before, tree = run.ledger.meta.command(), json.loads(CONFIG.to_json())
+def test_a_run_whose_config_this_version_refuses_is_left_as_it_is(run, tmp_path):
+    before, tree = run.ledger.meta.command(), json.loads(TOY.to_json())
     tree["outer"]["codec"] = "of another version"
     run.ledger.meta.change_config(json.dumps(tree))
     with pytest.raises(BadSetting, match=r"outer\.codec"):
         upgrade(Address(tmp_path / "run"), 10.0)
     assert run.ledger.meta.command() == before
-    run.ledger.close()
 
 
 @pytest.mark.parametrize("is_stopped", [False, True])
 @pytest.mark.parametrize("given", [None, "pause", "run"])
 @pytest.mark.parametrize("before", ["run", "pause", "drain"])
 def test_a_command_that_is_given_while_an_upgrade_waits_holds_afterwards(
-    tmp_path, before, given, is_stopped
+    run, tmp_path, before, given, is_stopped
 ):
-    run, _ = create_or_open(tmp_path / "run", CONFIG)
     run.ledger.meta.set_command(before)
-    here = {"host": "other-host", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("w", process_id="one", **here)
+    join(run.ledger, "w")
 
     def meanwhile():
         assert run.ledger.meta.command().name == "drain"
         if given is not None:
             run.ledger.meta.set_command(given)
-        run.ledger.members.leave("w", "one")
+        run.ledger.members.leave("w", process_of("w"))
         return is_stopped
 
     with pytest.raises(KeyboardInterrupt) if is_stopped else contextlib.nullcontext():
         assert upgrade(Address(tmp_path / "run"), 10.0, meanwhile).command == (given or before)
     assert run.ledger.meta.command().name == (given or before)
-    run.ledger.close()

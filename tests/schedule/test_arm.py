@@ -83,12 +83,6 @@ def test_shards_are_those_of_the_last_alternation():
     ]
 
 
-def test_one_path_owns_everything_in_one_module():
-    topology = one_path(("embed", "head"))
-    assert topology.num_paths == 1
-    assert topology.modules == (ModuleId("all", 0),)
-
-
 def test_a_task_prints_as_a_phrase():
     assert str(Task("train", "modular", "3", 2)) == "train modular path 3 phase 2"
     assert (

@@ -1,6 +1,8 @@
 """The tiny run, served in this process: one service and one client for all HTTP tests."""
 
+import asyncio
 import contextlib
+import inspect
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +11,17 @@ from dipaco.data.toy import toy_documents
 
 CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
 MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """An `async def` test has an event loop, and two minutes."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    given = {name: pyfuncitem.funcargs[name] for name in names}
+    asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), 120))
+    return True
 
 
 @pytest.fixture(scope="session")
@@ -43,29 +56,41 @@ def client(service) -> Iterator:
 
 
 @pytest.fixture(scope="session")
-def url(service) -> Iterator[str]:
-    """The same service behind a real socket."""
-    from dipaco.serving.http.server import listen
+def chatting(service, tmp_path_factory):
+    """`chatting(template)` is a context: a client of the service with that chat template."""
+    from starlette.testclient import TestClient
 
-    with listen("127.0.0.1", 0) as listening, _serving(service, listening):
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    from dipaco.serving.http.app import HttpSettings, make_app
+    from dipaco.serving.http.chat_template import ChatTemplate
+
+    @contextlib.contextmanager
+    def client(template):
+        file = tmp_path_factory.mktemp("chat") / "chat_template.jinja"
+        file.write_text(template)
+        chat = ChatTemplate(file, service.tokenizer.file)
+        app = make_app(service, settings=HttpSettings(chat=chat))
+        with TestClient(app, raise_server_exceptions=False) as client:
+            yield client
+
+    return client
+
+
+@pytest.fixture(scope="session")
+def url(service, serving) -> Iterator[str]:
+    """The same service behind a real socket."""
+    with serving(service) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
 def grammars():
     """Of a vocabulary of 48 characters and merges; token 50 ends a text."""
     pytest.importorskip("llguidance", reason="structured output needs the `serve` extra")
-    from tokenizers import Tokenizer
-    from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-    from tokenizers.models import BPE
-    from tokenizers.pre_tokenizers import ByteLevel
-
     from dipaco.serving.decoding.grammar import Grammars, GrammarVocabulary
+    from tests.support.serving_rig import byte_level
 
     tokens = [*CHARACTERS, *("".join(pair) for pair in MERGES)]
-    tokenizer = Tokenizer(BPE(vocab={each: n for n, each in enumerate(tokens)}, merges=MERGES))
-    tokenizer.pre_tokenizer = ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = ByteLevelDecoder()
+    tokenizer = byte_level(tokens, MERGES)
     grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(tokens), None))
     grammars.text = tokenizer.decode
     return grammars
@@ -91,12 +116,12 @@ def crowded_port(service) -> Iterator[int]:
     """The same for at most 20 connections."""
     from dipaco.serving.http import server
 
-    with server.listen("127.0.0.1", 0) as listening, _serving(service, listening, 20):
+    with server.listen("127.0.0.1", 0) as listening, _serving(service, listening, connections=20):
         yield listening.getsockname()[1]
 
 
 @pytest.fixture
-def held(tiny, limits, monkeypatch) -> Iterator:
+def held(tiny, limits, serving, monkeypatch) -> Iterator:
     """A server behind a real socket, with path 0 in memory. Path 3 is read until `is_read` is set;
     `began` is set when that begins.
     """
@@ -104,7 +129,6 @@ def held(tiny, limits, monkeypatch) -> Iterator:
     from types import SimpleNamespace
 
     from dipaco.serving import engine
-    from dipaco.serving.http.server import listen
     from dipaco.serving.service import Service, ServiceSettings
 
     began, is_read, load = threading.Event(), threading.Event(), engine.load_for_jax
@@ -121,42 +145,32 @@ def held(tiny, limits, monkeypatch) -> Iterator:
 
         monkeypatch.setattr(engine, "load_for_jax", slow_load)
         service.start()
-        with listen("127.0.0.1", 0) as listening, _serving(service, listening):
-            url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        with serving(service) as url:
             yield SimpleNamespace(url=url, began=began, is_read=is_read)
             is_read.set()
 
 
 @pytest.fixture(scope="session")
 def serving():
-    """`serving(service, settings)` is a context: the service behind a real socket, by its URL."""
+    """`serving(service)` is a context: the service behind a real socket, by its URL."""
     from dipaco.serving.http.server import listen
 
     @contextlib.contextmanager
-    def at_url(service, settings=None):
-        with listen("127.0.0.1", 0) as listening, _serving(service, listening, settings=settings):
+    def at_url(service, **more):
+        with listen("127.0.0.1", 0) as listening, _serving(service, listening, **more):
             yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
     return at_url
 
 
 @contextlib.contextmanager
-def _serving(service, listening, connections=None, settings=None) -> Iterator[None]:
-    import threading
-
-    import uvicorn
-
+def _serving(service, listening, settings=None, **of_config) -> Iterator[None]:
     from dipaco.serving.http.app import make_app
     from dipaco.serving.http.server import http_config
+    from tests.support.serving_rig import running
 
-    server = uvicorn.Server(http_config(make_app(service, settings=settings), connections))
-    thread = threading.Thread(target=server.run, args=([listening],))
-    thread.start()
-    try:
+    with running(http_config(make_app(service, settings=settings), **of_config), listening):
         yield
-    finally:
-        server.should_exit = True
-        thread.join()
 
 
 @pytest.fixture(scope="session")

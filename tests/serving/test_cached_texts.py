@@ -1,14 +1,12 @@
 """Of a prompt that begins as a text in the cache does, only the rest is read; no text changes."""
 
-import jax
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.cache_pool import CachedTexts
-from tests.support.serving_rig import ids, make_loop, read, request, run_until_idle
+from tests.support.serving_rig import failing, ids, make_loop, read, request, run_until_idle
 
 KEY, OTHER = ("", 0), ("", 1)
 
@@ -46,20 +44,14 @@ def test_the_next_turn_of_a_chat_reads_its_new_tokens_only(loop, length):
     assert answered == afresh(loop, second)
 
 
-def test_another_path_reads_the_whole_text(loop):
-    loop._pool.forget()
-    told, _ = answer(loop, list(range(30)))
-    _, num_read = answer(loop, [*range(30), *told], path=1)
-    assert num_read == 37
-
-
-def test_a_text_begins_from_texts_of_its_own_salt_only(loop):
+def test_a_text_begins_from_texts_of_its_own_path_and_salt_only(loop):
     """Else the time of a first token would tell what another client has asked."""
-    asked, salt = list(range(30)), "key 1 "
+    asked, own = list(range(30)), {"path": 0, "cache_salt": "key 1 "}
     loop._pool.forget()
-    answer(loop, asked, cache_salt=salt)
-    assert answer(loop, asked, cache_salt="key 2 ")[1] == 29
-    assert answer(loop, asked, cache_salt=salt)[1] == 0
+    answer(loop, asked, **own)
+    for other in ({"path": 1}, {"cache_salt": "key 2 "}):
+        assert answer(loop, asked, **own | other)[1] == 29
+    assert answer(loop, asked, **own)[1] == 0
 
 
 def test_chats_with_one_beginning_share_it_and_keep_their_own_texts(loop):
@@ -91,22 +83,14 @@ def test_a_little_in_common_is_not_worth_a_copy(loop):
     assert num_read == 21
 
 
-def test_what_a_failed_request_left_in_its_row_is_not_used(loop, monkeypatch):
+def test_what_a_failed_request_left_in_its_row_is_not_used(loop):
     prompt = list(range(30))
     expected = afresh(loop, prompt)
     loop._pool.forget()
-    real = decode.decode_block
-
-    def failing(config, prepared, pool, *arguments, **more):
-        jax.tree.map(lambda leaf: leaf.delete(), pool)
-        raise RuntimeError("out of memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(decode, "decode_block", failing)
+    with failing("decode_block"):
         stream = loop.submit(request(prompt))
         run_until_idle(loop)
     assert read(stream)[1].reason == "error"
-    assert decode.decode_block is real
     assert answer(loop, prompt) == (expected, 29)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from dipaco.serving.decoding.request_queue import Finish
 from dipaco.serving.decoding.sampling import SamplingSettings
-from tests.support.serving_rig import ids, make_loop, read, request, run_until_idle
+from tests.support.serving_rig import CONFIG, make_loop, one_by_one, read, request, run_until_idle
 
 WARM = SamplingSettings(temperature=1.0)
 
@@ -15,9 +15,8 @@ def loop():
 
 
 def made_by(loop, **more) -> list[int]:
-    stream = loop.submit(request(max_new_tokens=24, **more))
-    run_until_idle(loop)
-    return ids(stream)
+    (made,) = one_by_one(loop, [request(max_new_tokens=24, **more)])
+    return made
 
 
 @pytest.mark.parametrize("sampling", [SamplingSettings(), WARM], ids=["greedy", "drawn"])
@@ -32,31 +31,19 @@ def test_a_stop_token_is_not_made_before_the_fewest_tokens(loop, sampling):
         assert masked[: free.index(stop)] == free[: free.index(stop)]
 
 
-def test_only_the_row_that_asks_is_masked(loop):
+@pytest.mark.parametrize("fewest", [24, 2**31 - 1], ids=["all", "more than a context holds"])
+def test_only_the_row_that_asks_is_masked(loop, fewest):
     free = made_by(loop)
     stop = frozenset({free[3]})
+    masking = {"stop_ids": stop, "min_new_tokens": fewest, "max_new_tokens": fewest}
     streams = [
-        loop.submit(request(max_new_tokens=24, **more))
-        for more in ({}, {"stop_ids": stop}, {"stop_ids": stop, "min_new_tokens": 24})
+        loop.submit(request(**{"max_new_tokens": 24, **more}))
+        for more in ({}, {"stop_ids": stop}, masking)
     ]
     run_until_idle(loop)
-    (all_, _), (stopped, end), (masked, masked_end) = map(read, streams)
+    (all_, all_end), (stopped, end), (masked, masked_end) = map(read, streams)
     assert [token.id for token in all_] == free
     assert [token.id for token in stopped] == free[: free.index(free[3]) + 1]
-    assert end == Finish("stop")
+    assert (all_end, end, masked_end) == (Finish("length"), Finish("stop"), Finish("length"))
     assert free[3] not in {token.id for token in masked}
-    assert (len(masked), masked_end) == (24, Finish("length"))
-
-
-def test_more_tokens_than_any_context_holds_end_no_other_row(loop):
-    free = made_by(loop)
-    stop, most = frozenset({free[3]}), 2**31 - 1
-    streams = [
-        loop.submit(request(max_new_tokens=24)),
-        loop.submit(request(max_new_tokens=most, min_new_tokens=most, stop_ids=stop)),
-    ]
-    run_until_idle(loop)
-    (undisturbed, end), (masked, masked_end) = map(read, streams)
-    assert [token.id for token in undisturbed] == free
-    assert (end, masked_end) == (Finish("length"), Finish("length"))
-    assert free[3] not in {token.id for token in masked}
+    assert len(masked) == min(fewest, CONFIG.max_length - len(request().prompt_ids))

@@ -8,52 +8,40 @@ import pytest
 from dipaco.serving.fairness import FairBatches, FairThreads
 
 
-def test_clients_take_turns_whatever_one_of_them_has_asked_for():
+async def test_clients_take_turns_whatever_one_of_them_has_asked_for():
     may_begin, order = threading.Event(), []
-
-    async def run():
-        threads = FairThreads(1, "test")
-        first = asyncio.create_task(threads.run("flood", may_begin.wait, 30))
-        flood = [asyncio.create_task(threads.run("flood", order.append, n)) for n in range(5)]
-        await asyncio.sleep(0)
-        other = asyncio.create_task(threads.run("other", order.append, "other"))
-        third = asyncio.create_task(threads.run("third", order.append, "third"))
-        await asyncio.sleep(0)
-        may_begin.set()
-        await asyncio.gather(first, *flood, other, third)
-
-    asyncio.run(run())
+    threads = FairThreads(1, "test")
+    first = asyncio.create_task(threads.run("flood", may_begin.wait, 30))
+    flood = [asyncio.create_task(threads.run("flood", order.append, n)) for n in range(5)]
+    await asyncio.sleep(0)
+    other = asyncio.create_task(threads.run("other", order.append, "other"))
+    third = asyncio.create_task(threads.run("third", order.append, "third"))
+    await asyncio.sleep(0)
+    may_begin.set()
+    await asyncio.gather(first, *flood, other, third)
     assert order == [0, "other", "third", 1, 2, 3, 4]
 
 
-def test_as_many_jobs_as_threads_run_at_once():
+async def test_as_many_jobs_as_threads_run_at_once():
     together = threading.Barrier(3)
-
-    async def run():
-        threads = FairThreads(3, "test")
-        await asyncio.gather(*(threads.run("one", together.wait, 30) for _ in range(6)))
-
-    asyncio.run(run())
+    threads = FairThreads(3, "test")
+    await asyncio.gather(*(threads.run("one", together.wait, 30) for _ in range(6)))
 
 
-def test_an_error_is_the_callers_and_a_job_whose_caller_is_gone_is_not_begun():
+async def test_an_error_is_the_callers_and_a_job_whose_caller_is_gone_is_not_begun():
     may_begin, done = threading.Event(), []
-
-    async def run():
-        threads = FairThreads(1, "test")
-        first = asyncio.create_task(threads.run("one", may_begin.wait, 30))
-        gone = asyncio.create_task(threads.run("one", done.append, "gone"))
-        await asyncio.sleep(0)
-        gone.cancel()
-        failing = asyncio.create_task(threads.run("one", int, "seven"))
-        last = asyncio.create_task(threads.run("one", done.append, "last"))
-        await asyncio.sleep(0)
-        may_begin.set()
-        with pytest.raises(ValueError, match="seven"):
-            await failing
-        await asyncio.gather(first, last)
-
-    asyncio.run(run())
+    threads = FairThreads(1, "test")
+    first = asyncio.create_task(threads.run("one", may_begin.wait, 30))
+    gone = asyncio.create_task(threads.run("one", done.append, "gone"))
+    await asyncio.sleep(0)
+    gone.cancel()
+    failing = asyncio.create_task(threads.run("one", int, "seven"))
+    last = asyncio.create_task(threads.run("one", done.append, "last"))
+    await asyncio.sleep(0)
+    may_begin.set()
+    with pytest.raises(ValueError, match="seven"):
+        await failing
+    await asyncio.gather(first, last)
     assert done == ["last"]
 
 
@@ -120,12 +108,10 @@ def test_what_comes_during_a_batch_is_the_next_one_in_turns():
     assert outputs == [0, 2, 4, 6, 8, 10, 20, 40]
 
 
-def test_what_comes_together_is_one_batch():
-    async def run():
-        batches = FairBatches(lambda values: [tuple(values)] * len(values), 8, "test")
-        return await asyncio.gather(*(batches.compute("one", number) for number in range(3)))
-
-    assert asyncio.run(run()) == [(0, 1, 2)] * 3
+async def test_what_comes_together_is_one_batch():
+    batches = FairBatches(lambda values: [tuple(values)] * len(values), 8, "test")
+    asked = (batches.compute("one", number) for number in range(3))
+    assert await asyncio.gather(*asked) == [(0, 1, 2)] * 3
 
 
 def test_an_error_reaches_every_value_of_its_batch_and_no_other():

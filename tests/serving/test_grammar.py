@@ -28,21 +28,21 @@ from dipaco.serving.http.errors import api_error_of
 from tests.support.serving_rig import (
     CONFIG,
     ForcedTokens,
-    ids,
+    byte_level,
+    object_of,
+    one_by_one,
     prepared,
     read,
     request,
     run_until_idle,
 )
 
-SCHEMA = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "pattern": "^[a-d]{2,4}$"}, "on": {"const": 17}},
-        "required": ["name", "on"],
-        "additionalProperties": False,
-    }
-)
+SCHEMA = json.dumps(object_of(name={"type": "string", "pattern": "^[a-d]{2,4}$"}, on={"const": 17}))
+
+
+def tokens_of(mask_W):
+    """Those that a mask allows."""
+    return np.flatnonzero(np.unpackbits(mask_W.view(np.uint8), bitorder="little"))
 
 
 def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
@@ -53,14 +53,13 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
         while not state.is_complete:
             allowed_1W = all_allowed(1, grammars.tokenizer.vocab_size)
             fill_next_token_bitmask(matcher, allowed_1W.view(np.int32))
-            (allowed,) = np.nonzero(np.unpackbits(allowed_1W.view(np.uint8), bitorder="little"))
+            allowed = tokens_of(allowed_1W)
             if state.forced:
                 num_forced += 1
                 assert allowed.tolist() == [state.forced[0]]
             else:
-                own = np.nonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
-                size = grammars.vocabulary.size
-                assert own[0][own[0] < size].tolist() == allowed[allowed < size].tolist()
+                own, size = tokens_of(state.allowed_W), grammars.vocabulary.size
+                assert own[own < size].tolist() == allowed[allowed < size].tolist()
             token = state.forced[0] if state.forced else int(rng.choice(allowed))
             tokens.append(token)
             state.add(token)
@@ -70,17 +69,8 @@ def test_a_forced_token_is_the_only_one_that_the_grammar_allows(grammars):
     assert num_forced > 100
 
 
-def byte_level():
-    """Tokens for 256 bytes, then those that are added."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({each: n for n, each in enumerate(letters)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    return tokenizer
-
-
 def unigram():
-    """The same, as a list of tokens with scores."""
+    """A list of tokens with scores, with one for each byte."""
     tokens = [("<unk>", 0.0), *((f"<0x{byte:02X}>", -9.0) for byte in range(256))]
     tokens += [(letter, -1.0) for letter in 'ab"\u2581']
     tokenizer = Tokenizer(models.Unigram(tokens, unk_id=0, byte_fallback=True))
@@ -111,6 +101,20 @@ def test_added_tokens_keep_their_ids_in_a_model_that_has_more_ids_than_tokens(
     forced = grammars.begin('{"enum": ["a    b"]}', [], frozenset({end})).forced
     assert spaces in forced
     assert tokenizer.decode(list(forced)) == '"a    b"'
+
+
+def test_without_an_end_token_the_first_token_is_one_like_any_other():
+    tokenizer = byte_level()
+    size = tokenizer.get_vocab_size()
+    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), size, None))
+    state = grammars.begin('{"enum": ["!"]}', [], frozenset())
+    assert tokenizer.token_to_id("!") == 0
+    for character in '"!"':
+        token = tokenizer.token_to_id(character)
+        assert not state.is_complete
+        assert state.forced[0] == token
+        state.add(token)
+    assert state.is_complete
 
 
 def words():
@@ -164,36 +168,37 @@ def make_loop(grammars, steps):
     )
 
 
+def drawn_by(loop, schemas, max_new_tokens=40, **more):
+    """A text of each schema as tokens and end, and how many blocks they took."""
+    warm = SamplingSettings(temperature=1.0)
+    given = {"max_new_tokens": max_new_tokens, "sampling": warm}
+    streams = [
+        loop.submit(request(**given | {"schema": each, "seed": seed} | more))
+        for seed, each in enumerate(schemas)
+    ]
+    blocks = 0
+    while loop.run_once():
+        blocks += 1
+    return [read(stream) for stream in streams], blocks
+
+
+def next_turn(loop, text):
+    """The tokens after a text, which is then in the prompt."""
+    return one_by_one(loop, [request((5, 9, 2, *text, 7), max_new_tokens=8)])
+
+
 def assert_same_in_steps_of_one_token(grammars, schemas, max_new_tokens, num_reused):
     """Asks for a text of each schema, drawn in blocks of one step and of eight. Returns the texts,
     and how many blocks either took.
     """
-    warm = SamplingSettings(temperature=1.0)
     texts, logprobs, blocks, later = {}, {}, {}, {}
     for steps in (1, 8):
         loop = make_loop(grammars, steps)
-        streams = [
-            loop.submit(
-                request(
-                    max_new_tokens=max_new_tokens,
-                    schema=each,
-                    seed=seed,
-                    sampling=warm,
-                    num_logprobs=1,
-                )
-            )
-            for seed, each in enumerate(schemas)
-        ]
-        blocks[steps] = 0
-        while loop.run_once():
-            blocks[steps] += 1
-        made = [read(stream)[0] for stream in streams]
-        texts[steps] = [[token.id for token in tokens] for tokens in made]
-        logprobs[steps] = [token.logprob for tokens in made for token in tokens]
-        # The next turn goes on from what a row that rested has left in the cache.
-        turn = loop.submit(request((5, 9, 2, *texts[steps][2], 7), max_new_tokens=8))
-        run_until_idle(loop)
-        later[steps] = ids(turn)
+        made, blocks[steps] = drawn_by(loop, schemas, max_new_tokens, num_logprobs=1)
+        texts[steps] = [[token.id for token in tokens] for tokens, _ in made]
+        logprobs[steps] = [token.logprob for tokens, _ in made for token in tokens]
+        # It goes on from what a row that rested has left in the cache.
+        later[steps] = next_turn(loop, texts[steps][2])
         assert loop.stats().num_prompts_reused == num_reused
     assert texts[1] == texts[8]
     assert later[1] == later[8]
@@ -207,34 +212,18 @@ def test_texts_are_the_same_in_steps_of_one_token_and_take_fewer_blocks(grammars
     )  # three have one prompt
     for seed in (0, 2, 3):
         assert json.loads(grammars.text(texts[seed]))["on"] == 17
+    # The text without a schema is as alone, with no grammar in its steps.
+    (alone, *_), _ = drawn_by(make_loop(grammars, 8), [None], seed=1)
+    assert texts[1] == [token.id for token in alone[0]]
     assert blocks[8] < blocks[1] / 1.5
 
 
-ENDING = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"enum": ["ab", "cd"]}, "last": {"const": "ofalltexts"}},
-        "required": ["name", "last"],
-        "additionalProperties": False,
-    }
-)
+ENDING = json.dumps(object_of(name={"enum": ["ab", "cd"]}, last={"const": "ofalltexts"}))
 
 
-def texts_of(loop, schemas, max_new_tokens=40, prompt=(5, 9, 2), **more):
-    """The tokens and the end of a request with each schema, and how many blocks they took."""
-    warm = SamplingSettings(temperature=1.0)
-    streams = [
-        loop.submit(
-            request(
-                prompt, max_new_tokens=max_new_tokens, schema=each, seed=seed, sampling=warm, **more
-            )
-        )
-        for seed, each in enumerate(schemas)
-    ]
-    blocks = 0
-    while loop.run_once():
-        blocks += 1
-    made = [read(stream) for stream in streams]
+def texts_of(loop, schemas, **more):
+    """The token ids and the end of a text of each schema, and how many blocks they took."""
+    made, blocks = drawn_by(loop, schemas, **more)
     return [([token.id for token in tokens], end.reason) for tokens, end in made], blocks
 
 
@@ -250,12 +239,8 @@ def test_the_end_of_a_text_that_its_grammar_knows_takes_no_block_and_is_not_in_t
     _, blocks = texts_of(make_loop(grammars, 8), [ENDING])
     _, slow_blocks = texts_of(make_loop(grammars, 8), [ENDING], num_logprobs=0)
     assert blocks < slow_blocks
-    after = []
-    for each in (loop, make_loop(grammars, 8)):  # the other has nothing of it in its cache
-        turn = each.submit(request((5, 9, 2, *texts[0][0], 7), max_new_tokens=8))
-        run_until_idle(each)
-        after.append(ids(turn))
-    assert after[0] == after[1]
+    afresh = make_loop(grammars, 8)  # which has nothing of it in its cache
+    assert next_turn(loop, texts[0][0]) == next_turn(afresh, texts[0][0])
 
 
 def test_the_known_end_of_a_text_ends_at_its_limit_and_at_a_stop_token(grammars):
@@ -271,12 +256,7 @@ def test_the_known_end_of_a_text_ends_at_its_limit_and_at_a_stop_token(grammars)
 
 
 STRING = json.dumps(
-    {
-        "type": "object",
-        "properties": {"name": {"type": "string", "pattern": "^[a-d]{16,32}$"}, "on": {"const": 1}},
-        "required": ["name", "on"],
-        "additionalProperties": False,
-    }
+    object_of(name={"type": "string", "pattern": "^[a-d]{16,32}$"}, on={"const": 1})
 )
 
 
@@ -380,24 +360,10 @@ def drawn(state, rng, most_tokens):
     """Tokens drawn from the masks, until the text is complete or has so many."""
     tokens = []
     while not state.is_complete and len(tokens) < most_tokens:
-        allowed = np.flatnonzero(np.unpackbits(state.allowed_W.view(np.uint8), bitorder="little"))
+        allowed = tokens_of(state.allowed_W)
         tokens.append(state.forced[0] if state.forced else int(rng.choice(allowed)))
         state.add(tokens[-1])
     return tokens
-
-
-def test_a_text_that_outgrows_the_limits_in_a_mask_fails_and_is_not_taken_for_complete(
-    grammars, limited, capfd
-):
-    limited(100)
-    state = grammars.begin(WIDE, [], frozenset())
-    with pytest.raises(GrammarFailed, match="too many states"):
-        drawn(state, np.random.default_rng(0), 120)
-    assert not state.is_complete
-    assert capfd.readouterr().err == "", "else a client could fill the log"
-    # It leaves nothing behind.
-    limited(600)
-    drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
 
 
 LESS_WIDE = WIDE.replace("60", "30")
@@ -459,17 +425,22 @@ def test_what_other_texts_have_needed_neither_fails_nor_changes_a_text(
     assert len(compiled) == 1
 
 
-def test_a_text_that_outgrows_the_limits_alone_is_compiled_once_and_fails_with_what_was_wrong(
-    grammars, limited, monkeypatch, compiled
+@pytest.mark.parametrize("most_states", [100, 300])
+def test_a_text_that_outgrows_the_limits_is_tried_alone_once_and_fails_with_what_was_wrong(
+    grammars, limited, monkeypatch, compiled, capfd, most_states
 ):
     monkeypatch.setattr(grammar, "ALONE_SECONDS", 10.0)
-    limited(300)
-    grammars.compiled(WIDE)
-    compiled.clear()
+    limited(most_states)
     state = grammars.begin(WIDE, [], frozenset())
+    compiled.clear()
     with pytest.raises(GrammarFailed, match="too many states"):
         drawn(state, np.random.default_rng(0), 120)
     assert len(compiled) == 1
+    assert not state.is_complete
+    assert capfd.readouterr().err == "", "else a client could fill the log"
+    # It leaves nothing behind.
+    limited(600)
+    drawn(grammars.begin(WIDE, [], frozenset()), np.random.default_rng(0), 120)
 
 
 def test_a_text_is_not_tried_alone_where_compiling_takes_long(
@@ -541,10 +512,8 @@ def test_a_schema_is_compiled_again_after_many_tokens(grammars, monkeypatch, com
     "schema",
     [
         {"$ref": "#"},
-        {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}
-        | {"additionalProperties": False, "$defs": TWO_DEFS},
-        {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}
-        | {"additionalProperties": False},
+        object_of(a={"$ref": "#/$defs/a"}) | {"$defs": TWO_DEFS},
+        object_of(a={"$ref": "#"}),
     ],
     ids=str,
 )

@@ -1,10 +1,8 @@
 """Admission: paths that do not fit together take turns, and busy paths do not starve others."""
 
 import asyncio
-import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -13,14 +11,17 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from starlette.testclient import TestClient
 
-from dipaco.receipt import Receipt
 from dipaco.serving import path_admission
 from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.path_admission import PathAdmission
-from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.topology import ModuleId
-from tests.support.serving_rig import ask_and_leave, in_process, path_bytes, until
+from tests.support.serving_rig import (
+    ask_and_leave,
+    asked_by,
+    completion,
+    in_process,
+    path_bytes,
+    until,
+)
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -35,87 +36,24 @@ def tight(tiny, limits):
 
 
 @pytest.mark.slow
-def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client):
-    def expected(path):
-        answer = client.post("/v1/completions", json=REQUEST | {"path": path}).json()
-        return answer["choices"][0]["text"]
+def test_a_run_larger_than_the_memory_is_served_with_every_path(tight, client, prompts):
+    """Also if one request, and no other, needs more paths than fit at once."""
 
-    async def all_at_once():
+    async def at_once(bodies):
         async with in_process(tight) as http_client:
-            answers = await asyncio.gather(
-                *(
-                    http_client.post("/v1/completions", json=REQUEST | {"path": i % 4})
-                    for i in range(12)
-                )
-            )
-            return [answer.json()["choices"][0]["text"] for answer in answers]
+            asking = (http_client.post("/v1/completions", json=body) for body in bodies)
+            answers = await asyncio.gather(*asking)
+        assert [answer.status_code for answer in answers] == [200] * len(answers)
+        return [answer.json()["choices"] for answer in answers]
 
-    assert asyncio.run(all_at_once()) == [expected(i % 4) for i in range(12)]
+    bodies = [*(REQUEST | {"path": i % 4} for i in range(12)), REQUEST | {"prompt": prompts}]
+    choices = asyncio.run(at_once(bodies[:12])) + asyncio.run(at_once(bodies[12:]))
+    assert choices == [completion(client, body)["choices"] for body in bodies]
+    assert len({choice["path"] for choice in choices[-1]}) > 1
     stats = tight.cache.stats()
     assert stats.num_bytes <= tight.cache.max_bytes
     assert (stats.paths, stats.pinned) == (1, 0)
     assert stats.evictions >= 3
-
-
-@pytest.mark.slow
-def test_one_request_may_need_more_paths_than_fit_at_once(tight, prompts):
-    async def one():
-        async with in_process(tight) as http_client:
-            return await http_client.post("/v1/completions", json=REQUEST | {"prompt": prompts})
-
-    answer = asyncio.run(one())
-    assert answer.status_code == 200, answer.text
-    assert len({choice["path"] for choice in answer.json()["choices"]}) > 1
-
-
-@pytest.fixture
-def slow():
-    """A cache in which path 1 takes until `is_read` is set, and an admission to it."""
-    is_read, began, began_again = threading.Event(), threading.Event(), []
-
-    def load(receipt):
-        if receipt.digest == "slow":
-            began_again.extend(["slow"] * began.is_set())
-            began.set()
-            assert is_read.wait(60)
-        return {"head": receipt.digest}
-
-    cache = PathCache(load, 300)
-    with cache.pin(_modules_of("warm")):
-        pass
-    yield SimpleNamespace(
-        cache=cache, is_read=is_read, began=began, began_again=began_again, modules_of=_modules_of
-    )
-    is_read.set()
-    is_read.set()
-
-
-def _modules_of(digest):
-    return {ModuleId("all", 0): Receipt(digest, digest, 100)}
-
-
-async def _pin_once(admission, modules):
-    async with admission.pinned(modules, "client"):
-        pass
-
-
-def test_a_path_that_is_asked_for_is_a_hit_or_a_miss_of_the_cache_once(slow):
-    """The warm path twice, then one that is read, from a thread and by the request itself."""
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        for _ in range(2):
-            await _pin_once(admission, _modules_of("warm"))
-        slow.is_read.set()
-        await _pin_once(admission, _modules_of("slow"))
-
-    asyncio.run(run())
-    with slow.cache.pin(_modules_of("slow")):  # as the loop does for the request
-        stats = slow.cache.stats()
-    assert (stats.hits, stats.misses) == (2, 1)
-
-
-NEVER_SECONDS = 3600.0  # in the place of times that nothing here may wait for
 
 
 def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_read(
@@ -125,7 +63,7 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
     of admission does, before all the others have their whole answers.
     """
     monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)
-    monkeypatch.setattr(path_admission, "RETRY_SECONDS", NEVER_SECONDS)
+    monkeypatch.setattr(path_admission, "RETRY_SECONDS", 3600.0)
 
     def ask(path, **more):
         body = REQUEST | {"path": path} | more
@@ -143,80 +81,7 @@ def test_every_request_for_a_path_in_memory_is_answered_while_another_path_is_re
         assert [each.result().status_code for each in cold] == [200] * 12
 
 
-def test_requests_for_a_path_that_is_read_take_no_thread_from_others_even_when_they_are_gone(slow):
-    async def run():
-        admission = PathAdmission(slow.cache)
-        for _ in range(50):
-            gone = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
-            await asyncio.sleep(0.002)
-            gone.cancel()
-        assert await asyncio.wait_for(asyncio.to_thread(lambda: 7), 30) == 7
-        await asyncio.wait_for(_pin_once(admission, slow.modules_of("cold")), 30)
-        slow.is_read.set()
-        await asyncio.wait_for(until(lambda: not slow.cache.stats().pinned), 30)
-
-    asyncio.run(run())
-    assert not slow.began_again
-
-
-def test_a_path_that_is_being_read_is_given_to_a_later_request_while_another_waits_for_room(
-    slow, monkeypatch
-):
-    """Else the path would be evicted for it, and read once more."""
-    monkeypatch.setattr(path_admission, "STARVED_SECONDS", 60.0)  # also on a busy machine
-
-    def reading(admission):
-        return {digest for key in admission._readers._jobs for digest in key}
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        async with admission.pinned(slow.modules_of("warm"), "client"):
-            first = asyncio.create_task(_pin_once(admission, slow.modules_of("slow")))
-            async with admission.pinned(slow.modules_of("third"), "client"):
-                cold = asyncio.create_task(_pin_once(admission, slow.modules_of("cold")))
-                later = asyncio.create_task(_hold(admission, slow.modules_of("slow")))
-                await asyncio.to_thread(slow.began.wait, 30)
-                first.cancel()
-                slow.is_read.set()
-                await asyncio.wait_for(until(lambda: "slow" not in reading(admission)), 30)
-                await asyncio.wait_for(until(lambda: slow.cache.stats().pinned == 3), 30)
-                assert not cold.done()
-            await asyncio.wait_for(cold, 30)
-            later.cancel()
-
-    asyncio.run(run())
-    assert not slow.began_again
-
-
-def test_a_request_that_waits_hears_of_room_that_no_other_request_gave_back(slow):
-    """The loop, too, unpins paths; and what waited in vain before is forgotten."""
-
-    async def run():
-        admission = PathAdmission(slow.cache)
-        with contextlib.ExitStack() as others:
-            for digest in ("one", "two", "three"):
-                others.enter_context(slow.cache.pin(_modules_of(digest)))
-            for _ in range(2):
-                waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-                await asyncio.wait_for(until(lambda: admission._waiting), 30)
-                waiting.cancel()
-                await asyncio.wait([waiting])
-                assert not admission._waiting
-            waiting = asyncio.create_task(_pin_once(admission, _modules_of("cold")))
-            await asyncio.wait_for(until(lambda: admission._waiting), 30)
-            others.close()
-            await asyncio.wait_for(waiting, 30)
-
-    asyncio.run(run())
-    assert slow.cache.stats().pinned == 0
-
-
-async def _hold(admission, *path):
-    async with admission.pinned(*path, "client"):
-        await asyncio.sleep(60)
-
-
-def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
+async def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
     may_end, routed, begin_all = threading.Event(), [], service.dispatcher.begin_all
 
     def begin_late(prompts):
@@ -225,89 +90,67 @@ def test_a_request_without_a_place_is_not_routed(service, monkeypatch):
         return begin_all(prompts)
 
     monkeypatch.setattr(service.dispatcher, "begin_all", begin_late)
+    async with in_process(service) as http_client:
 
-    async def run():
-        async with in_process(service) as http_client:
+        async def ask(n):
+            return await http_client.post("/v1/completions", json=REQUEST | {"n": n})
 
-            async def ask(n):
-                return await http_client.post("/v1/completions", json=REQUEST | {"n": n})
-
-            flood = asyncio.create_task(ask(service.loop.capacity))
-            await asyncio.wait_for(until(lambda: routed), 30)
-            refused = await ask(1)
-            may_end.set()
-            return refused.status_code, (await flood).status_code
-
-    assert asyncio.run(run()) == (429, 200)
+        flood = asyncio.create_task(ask(service.loop.capacity))
+        await until(lambda: routed)
+        refused = await ask(1)
+        may_end.set()
+        assert (refused.status_code, (await flood).status_code) == (429, 200)
     assert len(routed) == 1
 
 
-def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places_back(tiny, limits):
+async def test_a_client_that_leaves_while_its_prompt_waits_for_a_path_gives_its_places_back(
+    tiny, limits
+):
     settings = ServiceSettings(limits=limits, rule="likelihood")
     with Service(tiny.folder, settings, say=lambda _: None) as service:  # its loop does not run
         may_read, load, capacity = threading.Event(), service.cache._load, service.loop.capacity
         service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
         body = b'{"model": "toy", "prompt": "jiji", "n": %d}' % capacity
-
-        async def run():
-            app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
-            leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
-            await asyncio.wait_for(until(lambda: service.cache.stats().pinned), 30)
-            leaves.set()
-            first = await asyncio.wait_for(leaving, 30)
-            may_read.set()
-            again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
-            await asyncio.wait_for(until(lambda: len(service.loop._queue) == capacity), 30)
-            leaves_later.set()
-            return first, await asyncio.wait_for(again, 30)
-
-        assert asyncio.run(run()) == (499, 499)  # none was refused
+        app, leaves, leaves_later = make_app(service), asyncio.Event(), asyncio.Event()
+        leaving = asyncio.create_task(ask_and_leave(app, body, leaves))
+        await until(lambda: service.cache.stats().pinned)
+        leaves.set()
+        first = await leaving
+        may_read.set()
+        again = asyncio.create_task(ask_and_leave(app, body, leaves_later))
+        await until(lambda: len(service.loop._queue) == capacity)
+        leaves_later.set()
+        assert (first, await again) == (499, 499)  # none was refused
 
 
-def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatch):
-    """Clients by their keys, and without keys by their connections."""
+@pytest.mark.parametrize("by", ["key", "connection"])
+async def test_a_client_that_asks_for_all_does_not_keep_others_out(service, monkeypatch, by):
+    """Clients are known by their keys, and without keys by their connections."""
     may_go_on, turn = threading.Event(), service.loop.run_once
     monkeypatch.setattr(service.loop, "run_once", lambda: may_go_on.wait() and turn())
-    settings = HttpSettings(api_keys=("one", "two"))
-    body = REQUEST | {"max_tokens": 40, "temperature": 1}
-    capacity = service.loop.capacity
+    settings = HttpSettings(api_keys=("key 1", "key 2") if by == "key" else ())
+    app, capacity = make_app(service, settings=settings), service.loop.capacity
 
-    async def all_at_once(app, ask):
-        async with contextlib.AsyncExitStack() as stack:
-            clients = []
-            for port in (1, 2):
-                transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
-                new = httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
-                clients.append(await stack.enter_async_context(new))
-            may_go_on.clear()
-            flood = asyncio.create_task(ask(clients, 0, capacity))
-            await until(lambda: num_held() == capacity)
-            more = await ask(clients, 0, 1)
-            other = asyncio.create_task(ask(clients, 1, capacity // 2))
-            await until(lambda: num_held() == capacity + capacity // 2)
-            may_go_on.set()
-            await other
-            was_running = not flood.done()
-            other, flood = other.result(), await flood
-            return more.status_code, other.status_code, was_running, flood.status_code
+    async def ask(who, n):
+        body = REQUEST | {"max_tokens": 40, "temperature": 1, "n": n}
+        headers = {"Authorization": f"Bearer key {who}"} if by == "key" else {}
+        async with asked_by(app, port=0 if by == "key" else who) as client:
+            return (await client.post("/v1/completions", json=body, headers=headers)).status_code
 
     def num_held():
         stats = service.loop.stats()
         return stats.num_waiting + sum(stats.rows_per_path.values())
 
-    def by_key(clients, who, n):
-        headers = {"Authorization": f"Bearer {settings.api_keys[who]}"}
-        return clients[0].post("/v1/completions", json=body | {"n": n}, headers=headers)
-
-    def by_connection(clients, who, n):
-        return clients[who].post("/v1/completions", json=body | {"n": n})
-
     try:
-        for ask, app in (
-            (by_key, make_app(service, settings=settings)),
-            (by_connection, make_app(service)),
-        ):
-            assert asyncio.run(all_at_once(app, ask)) == (429, 200, True, 200)
+        flood = asyncio.create_task(ask(1, capacity))
+        await until(lambda: num_held() == capacity)
+        assert await ask(1, 1) == 429
+        other = asyncio.create_task(ask(2, capacity // 2))
+        await until(lambda: num_held() == capacity + capacity // 2)
+        may_go_on.set()
+        assert await other == 200
+        assert not flood.done()
+        assert await flood == 200
     finally:
         may_go_on.set()
 
@@ -322,8 +165,7 @@ def test_one_key_learns_nothing_of_anothers_prompts_from_the_caches(service):
             """How often a prompt was reused, and a prefix routed, for a request."""
             before = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
             headers = {"Authorization": f"Bearer {key}"}
-            answer = client.post("/v1/completions", json=body | more, headers=headers)
-            assert answer.status_code == 200, answer.text
+            completion(client, body | more, headers=headers)
             now = service.loop.stats().num_prompts_reused, service.routing_stats().prompts
             return now[0] - before[0], now[1] - before[1]
 

@@ -9,14 +9,11 @@ import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from starlette.testclient import TestClient
-
 from dipaco.data.config import EdgeNames
 from dipaco.serving.errors import BadChatTemplate
 from dipaco.serving.http import chat_template
-from dipaco.serving.http.app import HttpSettings, make_app
 from dipaco.serving.http.chat_template import ChatTemplate, find_template, routed_text
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import error_of, events_of
 
 TEMPLATE = """\
 {%- for message in messages -%}
@@ -27,12 +24,9 @@ TEMPLATE = """\
 {% endfor %}assistant:"""
 
 
-@pytest.fixture
-def chat_client(service, tmp_path):
-    """A client of a server with a chat template."""
-    (tmp_path / "chat_template.jinja").write_text(TEMPLATE)
-    chat = ChatTemplate(tmp_path / "chat_template.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+@pytest.fixture(scope="module")
+def chat_client(chatting):
+    with chatting(TEMPLATE) as client:
         yield client
 
 
@@ -55,9 +49,7 @@ def test_a_chat_is_a_completion_of_the_rendered_template(chat_client):
     streamed = chat_client.post(
         "/v1/chat/completions", json=REQUEST | {"max_tokens": 8, "stream": True}
     )
-    *events, end = [line[6:] for line in streamed.text.split("\n\n") if line]
-    assert end == "[DONE]"
-    deltas = [json.loads(event)["choices"][0]["delta"] for event in events]
+    deltas = [event["choices"][0]["delta"] for event in events_of(streamed)]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert "".join(delta.get("content", "") for delta in deltas) == expected
 
@@ -83,24 +75,6 @@ def test_a_wrong_conversation_is_refused(chat_client, change, param):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"tools": [{"type": "function"}], "tool_choice": "none"},
-        {"functions": [{"name": "f"}], "function_call": "none"},
-        {"tools": [], "functions": []},
-        {"top_logprobs": 0, "logprobs": False},
-        {"reasoning_effort": "none", "verbosity": "medium", "stop": ""},
-    ],
-    ids=str,
-)
-def test_a_value_that_asks_for_nothing_is_accepted(chat_client, change):
-    plain = chat_client.post("/v1/chat/completions", json=REQUEST)
-    answer = chat_client.post("/v1/chat/completions", json=REQUEST | change)
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"] == plain.json()["choices"]
-
-
-@pytest.mark.parametrize(
     ("template", "problem"),
     [
         ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "recursion"),
@@ -116,13 +90,9 @@ def test_a_value_that_asks_for_nothing_is_accepted(chat_client, change):
         ("{{ raise_exception('two\\nlines.') }}", "these messages: two lines."),
     ],
 )
-def test_a_template_that_fails_gives_an_error_message(
-    service, tmp_path, monkeypatch, template, problem
-):
+def test_a_template_that_fails_gives_an_error_message(chatting, monkeypatch, template, problem):
     monkeypatch.setattr(chat_template, "MOST_SECONDS", 0.2)
-    (tmp_path / "odd.jinja").write_text(template)
-    chat = ChatTemplate(tmp_path / "odd.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+    with chatting(template) as client:
         response = client.post("/v1/chat/completions", json=REQUEST)
         assert problem in error_of(response, 400, "messages")
 
@@ -136,13 +106,11 @@ MARKED = """\
 @pytest.mark.parametrize("template", [TEMPLATE, MARKED], ids=["plain", "marked"])
 @pytest.mark.parametrize("system", [None, "ji"], ids=["alone", "system"])
 def test_a_chat_goes_where_the_users_text_alone_goes_and_stays_there(
-    service, tmp_path, prompts, template, system
+    chatting, prompts, template, system
 ):
-    (tmp_path / "one.jinja").write_text(template)
-    chat = ChatTemplate(tmp_path / "one.jinja", service.tokenizer.file)
     before = [] if system is None else [{"role": "system", "content": system}]
     paths = set()
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+    with chatting(template) as client:
         for text, other in itertools.pairwise(text[:8] for text in prompts[:6]):
             alone = client.post("/v1/route", json={"prompt": text}).json()["path"]
             first = [{"role": "user", "content": [{"type": "text", "text": text}]}]
@@ -253,15 +221,11 @@ def test_a_file_that_is_not_a_template_is_refused_at_the_start(service, tmp_path
     assert find_template(tmp_path / "tokenizer.json").name == "tokenizer_config.json"
 
 
-@pytest.fixture
-def marking_client(service, tmp_path):
+@pytest.fixture(scope="module")
+def marking_client(chatting):
     """Its template marks where the answer begins only where it is asked to, as most do."""
-    (tmp_path / "marking.jinja").write_text(
-        "{% for m in messages %}{{ m.role[0] }}{{ m.content }}/{% endfor %}"
-        "{% if add_generation_prompt %}a:{% endif %}"
-    )
-    chat = ChatTemplate(tmp_path / "marking.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+    turns = "{% for m in messages %}{{ m.role[0] }}{{ m.content }}/{% endfor %}"
+    with chatting(turns + "{% if add_generation_prompt %}a:{% endif %}") as client:
         yield client
 
 

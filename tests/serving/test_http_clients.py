@@ -7,24 +7,15 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
-
-from starlette.testclient import TestClient
-
-from dipaco.serving.http.app import HttpSettings, make_app
-from dipaco.serving.http.chat_template import ChatTemplate
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import error_of, events_of
 
 RECORDED = json.loads(Path(__file__).with_name("recorded_requests.json").read_text())
 TEMPLATE = "{% for m in messages %}{{ m.content if m.content is string else '' }} {% endfor %}"
 
 
 @pytest.fixture(scope="module")
-def any_client(service, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("template")
-    (folder / "chat_template.jinja").write_text(TEMPLATE)
-    chat = ChatTemplate(folder / "chat_template.jinja", service.tokenizer.file)
-    with TestClient(make_app(service, settings=HttpSettings(chat=chat))) as client:
+def any_client(chatting):
+    with chatting(TEMPLATE) as client:
         yield client
 
 
@@ -54,9 +45,7 @@ def test_what_clients_send_is_answered_in_the_shape_that_they_read(any_client, r
                 assert choice["finish_reason"] == "stop"
                 assert set(json.loads(text)) == {"sure", "digits"}
         return
-    *events, end = [line[6:] for line in answer.text.split("\n\n") if line]
-    assert end == "[DONE]"
-    found = [json.loads(event) for event in events]
+    found = events_of(answer)
     reasons = [c["finish_reason"] for event in found for c in event["choices"]]
     assert reasons[-1] in ("stop", "length")
     if body.get("stream_options"):

@@ -1,6 +1,5 @@
 """Completions over HTTP: the text is the path's own, whole or streamed, alone or in a batch."""
 
-import json
 import threading
 
 import msgspec
@@ -11,24 +10,18 @@ pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.protocol import CompletionRequest
-from tests.support.serving_rig import full_logits, route
+from tests.support.serving_rig import completion, events_of, full_logits, route
+
+GREEDY = {"model": "toy", "max_tokens": 12, "temperature": 0}
 
 
 def ask(client, **body):
-    body = {"model": "toy", "max_tokens": 12, "temperature": 0} | body
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return completion(client, GREEDY | body)
 
 
-def events_of(client, where="/v1/completions", **body):
-    """The events of a stream, without its end."""
-    body = {"model": "toy", "temperature": 0, "stream": True} | body
-    answer = client.post(where, json=body)
-    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
-    lines = [line for line in answer.text.split("\n\n") if line]
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+def streamed(client, **body):
+    """The events of the stream of the same."""
+    return events_of(client.post("/v1/completions", json=GREEDY | {"stream": True} | body))
 
 
 def path_and_ids(service, prompt):
@@ -73,9 +66,7 @@ def test_greedy_text_is_that_of_the_path_alone(service, client, prompts, log_pro
 
 def test_a_stream_is_the_same_text_and_ends_with_the_usage(client, prompts):
     whole = ask(client, prompt=prompts[0])
-    events = events_of(
-        client, prompt=prompts[0], max_tokens=12, stream_options={"include_usage": True}
-    )
+    events = streamed(client, prompt=prompts[0], stream_options={"include_usage": True})
     *pieces, last = events
     assert "".join(e["choices"][0]["text"] for e in pieces) == whole["choices"][0]["text"]
     assert [e["choices"][0]["finish_reason"] for e in pieces][-1] == "length"
@@ -85,13 +76,13 @@ def test_a_stream_is_the_same_text_and_ends_with_the_usage(client, prompts):
 
 def test_a_stream_says_the_usage_so_far_at_each_event_where_that_is_asked_for(client, prompts):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    *pieces, last = events_of(client, prompt=prompts[0], max_tokens=12, stream_options=options)
+    *pieces, last = streamed(client, prompt=prompts[0], stream_options=options)
     so_far = [event["usage"]["completion_tokens"] for event in pieces]
     assert so_far == sorted(so_far)
     assert so_far[0] > 0
     assert so_far[-1] == last["usage"]["completion_tokens"] == 12
     options["include_usage"] = False  # as vLLM, which says it at no event then
-    events = events_of(client, prompt=prompts[0], max_tokens=12, stream_options=options)
+    events = streamed(client, prompt=prompts[0], stream_options=options)
     assert all(event.get("usage") is None for event in events)
 
 
@@ -103,11 +94,11 @@ def test_several_prompts_each_take_their_own_path_and_return_in_order(service, c
     assert [c["path"] for c in all_at_once["choices"]] == [
         path_and_ids(service, p)[0] for p in prompts
     ]
-    streamed = dict.fromkeys(range(len(prompts)), "")
-    for event in events_of(client, prompt=prompts, max_tokens=12):
+    texts = [""] * len(prompts)
+    for event in streamed(client, prompt=prompts):
         for choice in event["choices"]:
-            streamed[choice["index"]] += choice["text"]
-    assert list(streamed.values()) == one_by_one
+            texts[choice["index"]] += choice["text"]
+    assert texts == one_by_one
 
 
 def test_token_ids_are_a_valid_prompt(service, client, prompts):
@@ -124,7 +115,7 @@ def test_the_text_ends_before_a_stop_string_even_across_tokens(client, prompts, 
         stop = full[begin : begin + 4]
         body = {"prompt": prompts[0], "max_tokens": 20, "stop": [stop, "never this"]}
         if is_streamed:
-            events = events_of(client, **body)
+            events = streamed(client, **body)
             text = "".join(e["choices"][0]["text"] for e in events)
             reason = events[-1]["choices"][0]["finish_reason"]
         else:
@@ -136,12 +127,8 @@ def test_the_text_ends_before_a_stop_string_even_across_tokens(client, prompts, 
 def test_every_field_that_may_be_left_out_may_be_null(client, prompts):
     fields = {f.name: None for f in msgspec.structs.fields(CompletionRequest) if not f.required}
     assert {"metadata", "user", "stop", "path", "stream_options"} <= fields.keys()
-    told = {"max_tokens": 12, "temperature": 0}
-    answer = client.post(
-        "/v1/completions", json=fields | told | {"model": "toy", "prompt": prompts[0]}
-    )
-    assert answer.status_code == 200, answer.text
-    assert answer.json()["choices"] == ask(client, prompt=prompts[0])["choices"]
+    answer = completion(client, fields | GREEDY | {"prompt": prompts[0]})
+    assert answer["choices"] == ask(client, prompt=prompts[0])["choices"]
 
 
 def test_a_top_k_of_minus_one_is_all_tokens_as_clients_of_vllm_say_it(client, prompts):
@@ -167,10 +154,9 @@ def test_bias_penalties_and_stop_tokens_do_what_they_say(service, client, prompt
     assert len(set(choice["logprobs"]["tokens"])) == 2
 
     free = ask(client, prompt=prompt, max_tokens=20, logprobs=0)["choices"][0]
-    spelled = {piece: i for i, piece in enumerate(service.token_bytes)}
     tokens = free["logprobs"]["tokens"]
     place = next(i for i in range(3, 20) if not tokens[i].startswith("bytes:"))
-    stop = spelled[tokens[place].encode()]
+    (stop,) = _ids_of(service, [tokens[place]])
     first = tokens.index(tokens[place])
     answer = ask(client, prompt=prompt, max_tokens=20, stop_token_ids=[stop], ignore_eos=True)
     assert answer["choices"][0]["finish_reason"] == "stop"
@@ -274,8 +260,8 @@ def test_token_ids_that_end_within_a_character_are_gone_on_with(service, client,
             "logit_bias": {str(ids[cut]): 100},
         }
         (choice,) = ask(client, **body)["choices"]
-        streamed = "".join(e["choices"][0]["text"] for e in events_of(client, **body))
-        assert streamed == choice["text"]
+        pieces = [event["choices"][0]["text"] for event in streamed(client, **body)]
+        assert "".join(pieces) == choice["text"]
         whole = service.tokenizer.decode(ids[: cut + 1])
         own = "😀" if cut == len(ids) - 1 else ""
         assert choice["text"] == (whole if has_echo else own)
@@ -287,7 +273,7 @@ def test_without_a_token_the_end_is_the_length_whatever_would_come(service, clie
     (end,) = service.stop_ids
     body = {"prompt": "jiji", "echo": True, "max_tokens": 0, "logit_bias": {str(end): 100}}
     if stream:
-        choices = [event["choices"][0] for event in events_of(client, **body)]
+        choices = [event["choices"][0] for event in streamed(client, **body)]
     else:
         choices = ask(client, **body)["choices"]
     assert "".join(choice["text"] for choice in choices) == "jiji"
@@ -301,9 +287,9 @@ def test_logprobs_end_where_the_text_ends(client, prompts):
     offsets = choice["logprobs"]["text_offset"]
     assert offsets
     assert all(offset < len(choice["text"]) for offset in offsets)
-    events = events_of(client, prompt=prompts[0], max_tokens=20, stop=stop, logprobs=0)
-    streamed = [t for e in events for t in e["choices"][0]["logprobs"]["tokens"]]
-    assert streamed == choice["logprobs"]["tokens"]
+    events = streamed(client, prompt=prompts[0], max_tokens=20, stop=stop, logprobs=0)
+    tokens = [t for e in events for t in e["choices"][0]["logprobs"]["tokens"]]
+    assert tokens == choice["logprobs"]["tokens"]
 
 
 def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
@@ -313,7 +299,8 @@ def test_a_continuation_ends_when_the_context_is_full(service, client, prompts):
 
 
 def test_route_returns_path_modules_and_scores_best_first(service, client, prompts):
-    for prompt in prompts[:4]:
+    guesses = []
+    for prompt in (*prompts[:4], " ".join(prompts[:2])):
         path, ids = path_and_ids(service, prompt)
         route = client.post("/v1/route", json={"prompt": prompt}).json()
         assert route["path"] == path == route["scores"][0]["path"]
@@ -323,6 +310,9 @@ def test_route_returns_path_modules_and_scores_best_first(service, client, promp
         assert len(scores) == 4
         assert route["prompt_tokens"] == len(ids)
         assert route["routed_tokens"] == min(len(ids), 32)
+        guesses.append(route["is_guess"])
+        assert route["is_guess"] is (len(ids) < 32)
+    assert guesses == [True] * 4 + [False], "all but the last are shorter than what a router reads"
 
 
 def test_examples_are_of_the_runs_own_text_and_there_are_none_where_none_are_known(

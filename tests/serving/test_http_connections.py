@@ -15,18 +15,15 @@ import time
 import httpx
 import pytest
 
-from tests.support.server_process import until
-
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
 from dipaco.serving.http import server
-from dipaco.serving.http.app import make_app
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import error_of, post
+from tests.support.waiting import until
 
 REQUEST = {"model": "toy", "prompt": "jiji", "max_tokens": 4, "temperature": 0}
 
@@ -51,9 +48,7 @@ def test_a_second_request_without_a_complete_head_is_disconnected(narrow_port):
 
 @pytest.mark.parametrize("size", [66_000, 3_000_000])
 def test_a_large_body_does_not_count_as_headers_however_it_arrives(narrow_port, size):
-    body = json.dumps(REQUEST | {"max_tokens": 1}).encode().ljust(size)
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {size}\r\n"
-    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    head, body = post(REQUEST | {"max_tokens": 1}, size)
     with socket.create_connection(("127.0.0.1", narrow_port), timeout=30) as client:
         for pieces in ([head + body], [head, body], [head + body[:100], body[100:]], [head + body]):
             for piece in pieces:
@@ -121,27 +116,17 @@ def test_a_client_that_reads_nothing_counts_as_disconnected(narrow_port):
     read = httpx.post(f"{url}/v1/completions", json=body, timeout=60)
     assert read.text.endswith("[DONE]\n\n")
     assert "dipaco_hang_ups_total 0.0" in httpx.get(f"{url}/metrics").text
-    body = json.dumps(body).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
     with socket.socket() as idle:
         idle.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         idle.connect(("127.0.0.1", narrow_port))
-        idle.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
-        for _ in range(60):
-            metrics = httpx.get(f"{url}/metrics").text
-            if "dipaco_hang_ups_total 1.0" in metrics:
-                break
-            time.sleep(0.25)
-        else:
-            raise AssertionError(metrics)
+        idle.sendall(b"".join(post(body)))
+        until(lambda: "dipaco_hang_ups_total 1.0" in httpx.get(f"{url}/metrics").text)
         received = idle.recv(1000)  # what had been sent before
         assert received.startswith(b"HTTP/1.1 200 OK")
 
 
 def test_of_too_many_connections_those_whose_clients_are_silent_go_first(crowded_port):
-    body = json.dumps(REQUEST | {"n": 30, "max_tokens": 50, "stream": True}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: here\r\nContent-Length: {len(body)}\r\n"
-    head = head.encode() + b"Content-Type: application/json\r\n\r\n"
+    head, body = post(REQUEST | {"n": 30, "max_tokens": 50, "stream": True})
     with contextlib.ExitStack() as opened:
 
         def connect(content=b""):
@@ -300,23 +285,14 @@ def test_large_headers_that_come_at_once_are_refused(url, num_headers):
             assert client.recv(100).startswith(b"HTTP/1.1 " + status)
 
 
-def test_with_a_certificate_it_speaks_https(service, tmp_path):
+def test_with_a_certificate_it_speaks_https(service, serving, tmp_path):
     certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
     if (openssl := shutil.which("openssl")) is None:
         pytest.skip("it makes the certificate")
     made = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-days", "2"]
     made += ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
     subprocess.run([openssl, *made], check=True, capture_output=True)
-    with server.listen("127.0.0.1", 0) as listening:
-        config = server.http_config(make_app(service), tls=server.TlsFiles(certificate, key))
-        running = uvicorn.Server(config)
-        thread = threading.Thread(target=running.run, args=([listening],))
-        thread.start()
-        trusted, port = ssl.create_default_context(cafile=certificate), listening.getsockname()[1]
-        try:
-            body = {"model": "toy", "prompt": "jiji", "max_tokens": 2}
-            url = f"https://localhost:{port}/v1/completions"
-            assert httpx.post(url, json=body, verify=trusted, timeout=60).status_code == 200
-        finally:
-            running.should_exit = True
-            thread.join()
+    trusted = ssl.create_default_context(cafile=certificate)
+    with serving(service, tls=server.TlsFiles(certificate, key)) as url:
+        url = url.replace("http://127.0.0.1", "https://localhost") + "/v1/completions"
+        assert httpx.post(url, json=REQUEST, verify=trusted, timeout=60).status_code == 200

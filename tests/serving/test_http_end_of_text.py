@@ -1,18 +1,12 @@
 """A text ends at its end token over HTTP, and begins at its start token."""
 
-import asyncio
-import json
-
 import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
 from dipaco.data.config import END_OF_TEXT
-from dipaco.serving.dispatch import PromptRouter
-from dipaco.serving.fairness import FairThreads
-from dipaco.serving.path_admission import PathAdmission
-from tests.support.serving_rig import error_of, route
+from tests.support.serving_rig import completion, events_of, prompt_router, route
 
 LIKELY = {"temperature": 2, "max_tokens": 40, "n": 30, "seed": 3}  # some of 1,200 tokens end
 
@@ -22,14 +16,8 @@ def some_text(prompts) -> dict:
     return {"model": "toy", "prompt": prompts[0], "path": 1, "logprobs": 0} | LIKELY
 
 
-def complete(client, body):
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
-
-
 def test_a_text_ends_at_its_end_token_which_is_not_shown(client, some_text):
-    answer = complete(client, some_text)
+    answer = completion(client, some_text)
     ended = [c for c in answer["choices"] if c["finish_reason"] == "stop"]
     cut = [c for c in answer["choices"] if c["finish_reason"] == "length"]
     assert ended
@@ -40,7 +28,7 @@ def test_a_text_ends_at_its_end_token_which_is_not_shown(client, some_text):
     made = sum(len(c["logprobs"]["tokens"]) for c in answer["choices"])
     assert answer["usage"]["completion_tokens"] == made + len(ended)
 
-    ignored = complete(client, some_text | {"ignore_eos": True})["choices"]
+    ignored = completion(client, some_text | {"ignore_eos": True})["choices"]
     assert {choice["finish_reason"] for choice in ignored} == {"length"}
     for choice, other in zip(answer["choices"], ignored, strict=True):
         known = choice["logprobs"]["tokens"]
@@ -48,18 +36,17 @@ def test_a_text_ends_at_its_end_token_which_is_not_shown(client, some_text):
         if choice["finish_reason"] == "stop":
             assert other["logprobs"]["tokens"][len(known)] == END_OF_TEXT
 
-    masked = complete(client, some_text | {"min_tokens": 40})["choices"]
+    masked = completion(client, some_text | {"min_tokens": 40})["choices"]
     assert {choice["finish_reason"] for choice in masked} == {"length"}
     assert not any(END_OF_TEXT in choice["logprobs"]["tokens"] for choice in masked)
 
 
 def test_a_stream_that_ends_by_itself_ends_cleanly(client, some_text):
-    whole = complete(client, some_text)["choices"]
+    whole = completion(client, some_text)["choices"]
     answer = client.post("/v1/completions", json=some_text | {"stream": True})
-    assert answer.text.endswith("data: [DONE]\n\n")
     texts, reasons = [""] * 30, [None] * 30
-    for line in answer.text.split("\n\n")[:-2]:
-        for choice in json.loads(line.removeprefix("data: "))["choices"]:
+    for event in events_of(answer):
+        for choice in event["choices"]:
             assert reasons[choice["index"]] is None  # nothing comes after the end
             texts[choice["index"]] += choice["text"]
             reasons[choice["index"]] = choice["finish_reason"]
@@ -70,7 +57,7 @@ def test_a_stream_that_ends_by_itself_ends_cleanly(client, some_text):
 def test_an_empty_prompt_is_the_start_of_a_text(client, service):
     start = service.edges.start
     body = {"model": "toy", "temperature": 0, "max_tokens": 8}
-    empty, named = (complete(client, body | {"prompt": given}) for given in ("", [start]))
+    empty, named = (completion(client, body | {"prompt": given}) for given in ("", [start]))
     assert empty["choices"][0]["text"] == named["choices"][0]["text"] != ""
     assert empty["usage"]["prompt_tokens"] == 1
 
@@ -85,7 +72,7 @@ def test_the_router_reads_what_follows_the_start_token(service, prompts):
         )
 
 
-def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
+async def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     seen = []
 
     class Trained:
@@ -96,20 +83,7 @@ def test_so_does_the_router_that_was_trained_to_re_route(service, monkeypatch):
     served = service.releases.current
     monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: Trained()})
     text = np.array([service.edges.start, 5, 6], np.int32)
-
-    async def reroute(text):
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
-        )
-        return await router.reroute(served, text, "someone")
-
-    assert asyncio.run(reroute(text)).tokens_read == 2
-    asyncio.run(reroute(text[1:]))
-    asyncio.run(reroute(text[:1]))
+    router = prompt_router(service)
+    told = [await router.reroute(served, each, "someone") for each in (text, text[1:], text[:1])]
+    assert [next_path.tokens_read for next_path in told] == [2, 2, 1]
     assert seen == [[5, 6], [5, 6], [service.edges.start]]
-
-
-@pytest.mark.parametrize("min_tokens", [41, -1, "3", 1.5])
-def test_a_bad_fewest_number_of_tokens_is_refused(client, some_text, min_tokens):
-    answer = client.post("/v1/completions", json=some_text | {"min_tokens": min_tokens})
-    error_of(answer, 400, param="min_tokens")

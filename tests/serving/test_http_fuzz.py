@@ -24,20 +24,9 @@ POSTS = (
 
 
 @pytest.fixture(scope="module")
-def client(service, tmp_path_factory):
-    """With a chat template."""
-    from starlette.testclient import TestClient
-
-    from dipaco.serving.http.app import HttpSettings, make_app
-    from dipaco.serving.http.chat_template import ChatTemplate
-
-    template = tmp_path_factory.mktemp("chat") / "chat_template.jinja"
-    template.write_text(
-        "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
-    )
-    settings = HttpSettings(chat=ChatTemplate(template, service.tokenizer.file))
-    app = make_app(service, settings=settings)
-    with TestClient(app, raise_server_exceptions=False) as client:
+def client(chatting):
+    template = "{% for each in messages %}{{ each.role }}: {{ each.content }}\n{% endfor %}"
+    with chatting(template) as client:
         yield client
 
 

@@ -1,11 +1,10 @@
 """The arms of a run are models of one server; its paths say what they were trained on."""
 
-import numpy as np
 import pytest
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 
-from tests.support.serving_rig import error_of, full_logits
+from tests.support.serving_rig import completion, error_of, full_logits
 
 OTHERS = ["toy/dense", "toy/dense_equal_tokens", "toy/base"]
 
@@ -26,8 +25,10 @@ def test_every_arm_with_a_release_is_a_model_and_the_served_one_comes_first(clie
     names = [level["modules"] for level in card["levels"]]
     assert names == [["early/0000", "early/0001"], ["late/0000", "late/0001"]]
     assert card["parameters_total"] == 2 * card["parameters_per_path"]
-    message = error_of(client.get("/v1/models/gpt"), 404, "model", "model_not_found")
-    assert "`toy/dense`" in message
+    asking = client.post("/v1/completions", json={"model": "gpt", "prompt": "jiji"})
+    for answer in (asking, client.get("/v1/models/gpt")):
+        message = error_of(answer, 404, "model", "model_not_found")
+        assert "This server has `toy`, `toy/dense`" in message
 
 
 @pytest.mark.parametrize("name", OTHERS)
@@ -39,7 +40,7 @@ def test_text_of_another_arm_is_that_of_its_own_modules(client, service, prompts
     while len(made) < len(ids) + 8:
         made.append(int(full_logits(service.model, parts, made)[-1].argmax()))
     body = {"model": name, "prompt": prompts[0], "max_tokens": 8, "temperature": 0}
-    answer = client.post("/v1/completions", json=body).json()
+    answer = completion(client, body)
     assert answer["model"] == name
     assert answer["system_fingerprint"] == release.digest
     assert answer["choices"][0]["text"] == service.tokenizer.decode(made[len(ids) :])
@@ -69,14 +70,6 @@ def test_paths_say_what_they_were_trained_on(client, service):
         **dict.fromkeys(("documents", "share", "domains")),
     }
     error_of(client.get("/v1/paths", params={"model": "gpt"}), 404, "model")
-
-
-def test_a_prompt_shorter_than_what_the_router_reads_is_routed_by_a_guess(client, service):
-    long = service.tokenizer.decode(np.arange(40, 72, dtype=np.int32))
-    for prompt, is_guess in (("jiji", True), (list(range(40, 72)), False)):
-        route = client.post("/v1/route", json={"prompt": prompt}).json()
-        assert route["is_guess"] is is_guess, long
-        assert (route["routed_tokens"] < 32) is is_guess
 
 
 def test_a_newer_release_of_another_arm_is_followed_and_a_damaged_one_is_not(service, monkeypatch):

@@ -14,7 +14,8 @@ import pytest
 from dipaco.cli.main import main
 from dipaco.files import raise_file_limit
 from dipaco.runs import programs
-from tests.support.server_process import LONG, Server, until
+from tests.support.server_process import LONG, Server
+from tests.support.waiting import until
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 

@@ -4,41 +4,36 @@ import asyncio
 import gc
 import json
 import threading
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.decoders import ByteLevel as ByteLevelDecoder
-from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
 
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 pytest.importorskip("llguidance", reason="it is in the `serve` extra")
 
 
 from dipaco.serving.decoding import grammar
-from dipaco.serving.decoding.grammar import Grammars, GrammarState, GrammarVocabulary
+from dipaco.serving.decoding.grammar import GrammarState
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
-from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.errors import GrammarFailed
 from dipaco.serving.http import structured
 from dipaco.serving.http.app import REQUEST_THREADS
-from tests.support.serving_rig import error_of, full_logits, in_process
+from tests.support.serving_rig import (
+    completion,
+    error_of,
+    events_of,
+    full_logits,
+    in_process,
+    object_of,
+)
+from tests.support.waiting import until
 
-SCHEMA = {
-    "type": "object",
-    "properties": {
-        "a": {"type": "integer", "minimum": 0, "maximum": 999},
-        "b": {"enum": ["ja", "no"]},
-        "c": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
-    },
-    "required": ["a", "b", "c"],
-    "additionalProperties": False,
-}
-
-
+SCHEMA = object_of(
+    a={"type": "integer", "minimum": 0, "maximum": 999},
+    b={"enum": ["ja", "no"]},
+    c={"type": "array", "items": {"type": "boolean"}, "maxItems": 2},
+)
 BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 60}
 
 
@@ -47,15 +42,7 @@ def format_of(schema=SCHEMA):
 
 
 def ask(client, **body):
-    body = {
-        "model": "toy",
-        "prompt": "jiji",
-        "max_tokens": 60,
-        "response_format": format_of(),
-    } | body
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    return completion(client, BODY | {"response_format": format_of()} | body)
 
 
 def is_valid(text):
@@ -102,11 +89,9 @@ def test_a_greedy_text_takes_the_likeliest_token_that_the_schema_allows(client, 
 
 def test_streams_stops_and_fewest_tokens_work_with_a_schema(client):
     whole = ask(client, temperature=0)["choices"][0]["text"]
-    body = {"model": "toy", "prompt": "jiji", "max_tokens": 60, "response_format": format_of()}
-    answer = client.post("/v1/completions", json=body | {"temperature": 0, "stream": True})
-    *events, end = [line[6:] for line in answer.text.split("\n\n") if line]
-    choices = [json.loads(event)["choices"][0] for event in events]
-    assert end == "[DONE]"
+    body = BODY | {"response_format": format_of(), "temperature": 0, "stream": True}
+    events = events_of(client.post("/v1/completions", json=body))
+    choices = [event["choices"][0] for event in events]
     assert "".join(choice["text"] for choice in choices) == whole
     assert choices[-1]["finish_reason"] == "stop"
     (stopped,) = ask(client, temperature=0, stop='"b"')["choices"]
@@ -119,35 +104,11 @@ def test_streams_stops_and_fewest_tokens_work_with_a_schema(client):
     assert whole.startswith(cut["text"])
 
 
-def test_any_object_begins_as_one_and_other_rows_of_the_step_are_as_alone(client, service):
+def test_any_object_begins_as_one(client):
     (choice,) = ask(client, response_format={"type": "json_object"}, seed=3)["choices"]
     assert choice["text"].startswith("{")
     if choice["finish_reason"] == "stop":
         assert isinstance(json.loads(choice["text"]), dict)
-
-    def submit(schema):
-        request = GenerationRequest(
-            prompt_ids=(40, 41, 42),
-            path=1,
-            modules=service.releases.current.modules_of(1),
-            release=service.releases.current.digest,
-            max_new_tokens=20,
-            sampling=SamplingSettings(temperature=1.0),
-            seed=5,
-            schema=schema,
-        )
-        return service.loop.submit(request)
-
-    def read(stream):
-        items = []
-        while not isinstance(item := stream.get(timeout_seconds=60), Finish):
-            items.append(item.id)
-        return items
-
-    alone = read(submit(None))
-    together = [submit(json.dumps(SCHEMA)), submit(None)]
-    assert read(together[1]) == alone
-    assert read(together[0]) != alone
 
 
 def test_a_text_that_goes_on_elsewhere_goes_on_in_its_grammar(service):
@@ -179,7 +140,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
         raise GrammarFailed(problem="too many states")
 
     monkeypatch.setattr(GrammarState, "add", fail)
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of()}
+    body = BODY | {"response_format": format_of()}
     message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
     assert "too many states" in message
     assert client.get("/healthz").json()["status"] == "ok"
@@ -200,7 +161,7 @@ def test_a_grammar_that_fails_ends_its_own_text_with_a_sentence(client, monkeypa
     ids=str,
 )
 def test_a_schema_that_cannot_be_used_is_refused(client, schema, problem):
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    body = BODY | {"response_format": format_of(schema)}
     answer = client.post("/v1/completions", json=body)
     assert problem in error_of(answer, 400, "response_format.json_schema.schema")
 
@@ -209,7 +170,7 @@ def test_a_deep_schema_is_refused_and_a_wrong_format_named(client):
     schema: dict = {"type": "integer"}
     for _ in range(300):
         schema = {"type": "array", "items": schema}
-    body = {"model": "toy", "prompt": "jiji", "response_format": format_of(schema)}
+    body = BODY | {"response_format": format_of(schema)}
     error_of(client.post("/v1/completions", json=body), 400)
     for wrong, param in (
         ({"type": "grammar"}, "response_format.type"),
@@ -227,8 +188,7 @@ def test_without_the_package_a_sentence_says_so(client, monkeypatch):
     import sys
 
     monkeypatch.setitem(sys.modules, "llguidance", None)
-    never_compiled = format_of({"const": "new"})
-    body = {"model": "toy", "prompt": "jiji", "response_format": never_compiled}
+    body = BODY | {"response_format": format_of({"const": "never compiled"})}
     message = error_of(client.post("/v1/completions", json=body), 400, "response_format")
     assert "`llguidance`" in message
 
@@ -248,14 +208,16 @@ def test_a_schema_is_compiled_once_and_not_by_the_loop_however_large_it_is(
     ask(client, n=3, response_format=format_of(schema))
     assert len(compiled) == 1
     assert "serving-loop" not in compiled
-    text, until = json.dumps(schema, separators=(",", ":")), time.monotonic() + 30
-    while text in service.grammars._live:  # no one needs it
-        assert time.monotonic() < until
+    text = json.dumps(schema, separators=(",", ":"))
+
+    def is_gone():  # as no one needs it
         gc.collect()
-        time.sleep(0.01)
+        return text not in service.grammars._live
+
+    until(is_gone)
 
 
-def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
+async def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
     begun, may_end, make = threading.Semaphore(0), threading.Event(), grammar.Grammar.compiled
 
     def compiled(self):
@@ -266,7 +228,7 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
 
     monkeypatch.setattr(grammar.Grammar, "compiled", compiled)
 
-    async def all_at_once():
+    try:
         async with in_process(service) as client:
 
             async def answer(**more):
@@ -287,10 +249,7 @@ def test_requests_do_not_wait_for_the_schemas_of_others(service, monkeypatch):
             monkeypatch.setattr(structured, "COMPILE_SECONDS", 0.01)
             late = await answer(response_format=format_of({"const": "its turn does not come"}))
             may_end.set()
-            return late, await asyncio.gather(*slow)
-
-    try:
-        late, slow = asyncio.run(all_at_once())
+            slow = await asyncio.gather(*slow)
     finally:
         may_end.set()
     message = error_of(late, 503, "response_format.json_schema.schema")
@@ -319,16 +278,15 @@ class OneSlowSchema:
 
 
 @pytest.mark.parametrize("schema", ["slow", "broken"])
-def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
+async def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
     grammars = OneSlowSchema()
+    compiler = structured.SchemaCompiler(grammars)
 
-    async def all_at_once():
-        compiler = structured.SchemaCompiler(grammars)
+    def ask(schema, client):
+        wanted = structured.WantedSchema(schema, "schema")
+        return asyncio.ensure_future(compiler.compiled(wanted, client))
 
-        def ask(schema, client):
-            wanted = structured.WantedSchema(schema, "schema")
-            return asyncio.ensure_future(compiler.compiled(wanted, client))
-
+    try:
         first, *others = [ask(schema, f"client {n % 3}") for n in range(6)]
         await asyncio.to_thread(grammars.has_begun.wait, 60)
         async with asyncio.timeout(10):
@@ -337,12 +295,9 @@ def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
         assert (await ask("quick", "client 9")).schema == "quick"  # `late` has joined
         first.cancel()
         grammars.may_end.set()
-        answers = await asyncio.gather(first, *others, late, return_exceptions=True)
+        gone, *answers = await asyncio.gather(first, *others, late, return_exceptions=True)
         assert grammars.begun.count(schema) == 1
-        return answers, await asyncio.gather(ask(schema, "client 1"), return_exceptions=True)
-
-    try:
-        (gone, *answers), again = asyncio.run(all_at_once())
+        again = await asyncio.gather(ask(schema, "client 1"), return_exceptions=True)
     finally:
         grammars.may_end.set()
     assert isinstance(gone, asyncio.CancelledError)
@@ -352,21 +307,3 @@ def test_a_schema_that_many_bring_at_once_takes_one_thread(schema):
     else:
         assert {str(answer) for answer in answers} == {str(GrammarFailed(problem="attempt 1"))}
         assert str(again[0]) == str(GrammarFailed(problem="attempt 2"))
-
-
-def test_without_an_end_token_the_first_token_is_one_like_any_other():
-    characters = [*"!", *(each for each in ByteLevel.alphabet() if each != "!")]
-    ids = {character: number for number, character in enumerate(characters)}
-    tokenizer = Tokenizer(BPE(vocab=ids, merges=[]))
-    tokenizer.pre_tokenizer, tokenizer.decoder = (
-        ByteLevel(add_prefix_space=False),
-        ByteLevelDecoder(),
-    )
-    grammars = Grammars(GrammarVocabulary(tokenizer.to_str(), len(ids), None))
-    state = grammars.begin('{"enum": ["!"]}', [], frozenset())
-    for character in '"!"':
-        token = ids[character]
-        assert not state.is_complete
-        assert state.forced[0] == token
-        state.add(token)
-    assert state.is_complete

@@ -9,7 +9,7 @@ import socket
 import socketserver
 import sys
 import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import httpx
@@ -33,7 +33,8 @@ from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.upstreams import Upstreams, read_router, read_targets
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import completion, error_of, events_of, post, running
+from tests.support.waiting import until
 
 JSON = {"Content-Type": "application/json"}
 BODY = {"model": "toy", "prompt": "jiji", "max_tokens": 8, "temperature": 0}
@@ -44,33 +45,29 @@ class Fake:
     """An upstream that answers as a test says, and keeps what it was sent."""
 
     def __init__(self, name):
-        self.name, self.sent, self.left = name, [], threading.Event()
+        self.name, self.sent = name, []
         self.models = ["m"]
-        self.answer = None
+        self.answer = self.listing = None
 
-    def begin(self):
+    @contextlib.contextmanager
+    def begun(self):
         routes = [
             Route("/v1/models", self._models),
             Route("/v1/completions", self._completion, methods=["POST"]),
             Route("/v1/chat/completions", self._completion, methods=["POST"]),
         ]
-        self._socket = listen("127.0.0.1", 0)
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(Starlette(routes=routes), log_level="critical")
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._server.run, args=([self._socket],))
-        self._thread.start()
-
-    def end(self):
-        self._server.should_exit = self._server.force_exit = True
-        self._thread.join()
+        with listen("127.0.0.1", 0) as listening, running(config, listening):
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield self
 
     def reset(self):
         self.sent.clear()
-        self.left.clear()
-        self.answer = None
+        self.answer = self.listing = None
 
     async def _models(self, request):
+        if self.listing is not None:
+            return await self.listing(request)
         return JSONResponse({"object": "list", "data": [{"id": name} for name in self.models]})
 
     async def _completion(self, request):
@@ -83,6 +80,12 @@ class Fake:
 async def broken(request):
     """Resets the connection instead of answering."""
     raise ConnectionResetError
+
+
+async def until_left(request):
+    while not await request.is_disconnected():
+        await asyncio.sleep(0.01)
+    return Response()
 
 
 def streamed(*events, then=None):
@@ -108,27 +111,25 @@ def begun(given, tiny, limits, serving):
     settings = ServiceSettings(limits=limits)
     with Service(tiny.folder, settings, say=lambda _: None, upstreams=upstreams) as service:
         service.start()
-        with serving(service, HttpSettings(upstreams=upstreams)) as url:
+        with serving(service, settings=HttpSettings(upstreams=upstreams)) as url:
             yield url, upstreams
 
 
 @pytest.fixture(scope="module")
 def rig(tiny, limits, serving, tmp_path_factory):
     """A router before two fakes, both of which serve all paths."""
-    with pytest.MonkeyPatch.context() as patch:
+    given = tmp_path_factory.mktemp("upstreams") / "upstreams.yaml"
+    with pytest.MonkeyPatch.context() as patch, Fake("a").begun() as a, Fake("b").begun() as b:
         patch.setattr(file, "LOOK_SECONDS", 0.1)
-        fakes = [Fake("a"), Fake("b")]
-        for fake in fakes:
-            fake.begin()
-        given = tmp_path_factory.mktemp("upstreams") / "upstreams.yaml"
-        first, second = (fake.url for fake in fakes)
         given.write_text(
-            f"0-3: [{{url: {first}/v1, model: m, key: secret}}, {{url: {second}, model: m}}]"
+            f"0-3: [{{url: {a.url}/v1, model: m, key: secret}}, {{url: {b.url}, model: m}}]"
         )
+
+        def answer_by(answer):
+            a.answer = b.answer = answer
+
         with begun(given, tiny, limits, serving) as (url, upstreams):
-            yield SimpleNamespace(fakes=fakes, url=url, upstreams=upstreams)
-        for fake in fakes:
-            fake.end()
+            yield SimpleNamespace(fakes=[a, b], url=url, upstreams=upstreams, answer_by=answer_by)
 
 
 @pytest.fixture
@@ -136,16 +137,9 @@ def router(rig):
     """A client of the router. Both fakes answer, and have no requests."""
     for fake in rig.fakes:
         fake.reset()
-    wait(lambda: not any(s.problem or s.num_open for s in rig.upstreams.servers))
+    until(lambda: not any(s.problem or s.num_open for s in rig.upstreams.servers))
     with httpx.Client(base_url=rig.url, timeout=60) as client:
         yield client
-
-
-def wait(holds):
-    until = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < until, "the condition was not met in time"
-        time.sleep(0.01)
 
 
 def test_a_body_and_its_answer_pass_as_they_are(rig, router):
@@ -173,8 +167,7 @@ def test_errors_and_compressed_answers_pass_as_they_are(rig, router):
         content = gzip.compress(b'{"error": 1}')
         return Response(content, 418, headers={"Content-Encoding": "gzip"})
 
-    for fake in rig.fakes:
-        fake.answer = refuses
+    rig.answer_by(refuses)
     zipped = gzip.compress(json.dumps(BODY).encode())
     answer = router.post(
         "/v1/completions", content=zipped, headers=JSON | {"Content-Encoding": "gzip"}
@@ -189,8 +182,7 @@ def test_events_pass_as_they_come(rig, router):
     async def held(request):
         await asyncio.to_thread(may_end.wait, 60)
 
-    for fake in rig.fakes:
-        fake.answer = streamed(b"data: 1\n\n", then=held)
+    rig.answer_by(streamed(b"data: 1\n\n", then=held))
     with router.stream("POST", "/v1/completions", json=BODY) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         pieces = answer.iter_raw()
@@ -230,7 +222,7 @@ def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router
     first, second = rig.fakes
     for bad, good in ((first, second), (second, first)):
         bad.answer, good.answer = fault, None
-        wait(lambda: not any(server.problem for server in rig.upstreams.servers))
+        until(lambda: not any(server.problem for server in rig.upstreams.servers))
         for _ in range(6):
             answer = router.post("/v1/completions", json=BODY)
             assert (answer.status_code, answer.content) == (200, ANSWERED)
@@ -238,6 +230,28 @@ def test_another_upstream_answers_if_one_fails_before_the_first_byte(rig, router
     assert first.sent
     assert second.sent
     assert failovers(router) > 0
+
+
+def test_another_answers_if_one_hangs_before_the_first_byte(rig, router, monkeypatch):
+    """The connection stays, since its kernel is well. Only what it is asked has no answer."""
+    monkeypatch.setattr(file, "ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(file, "HANGING_SECONDS", 0.5)
+    for hung, good in (rig.fakes, reversed(rig.fakes)):
+        may_end = threading.Event()
+
+        async def held(request, may_end=may_end):
+            await asyncio.to_thread(may_end.wait, 20)
+            return Response(ANSWERED, headers={"X-Engine": "hung"}, media_type="application/json")
+
+        until(lambda: not any(server.problem for server in rig.upstreams.servers))
+        hung.answer = hung.listing = held
+        try:
+            for _ in range(4):
+                assert router.post("/v1/completions", json=BODY).headers["X-Engine"] == good.name
+        finally:
+            may_end.set()
+            hung.answer = hung.listing = None
+    assert any(fake.sent for fake in rig.fakes)
 
 
 def failovers(router):
@@ -250,27 +264,24 @@ def failovers(router):
 
 
 def test_if_all_are_busy_the_last_answer_passes_and_if_all_are_lost_it_is_a_503(rig, router):
-    for fake in rig.fakes:
-        fake.answer = busy
+    rig.answer_by(busy)
     answer = router.post("/v1/completions", json=BODY)
     assert (answer.status_code, answer.json()) == (503, {"error": {"message": "busy"}})
     assert [len(fake.sent) for fake in rig.fakes] == [1, 1]
-    for fake in rig.fakes:
-        fake.answer = lost_after_the_head
+    rig.answer_by(lost_after_the_head)
     answer = router.post("/v1/completions", json=BODY)
     assert "No upstream of path" in error_of(answer, 503, code="no_upstream")
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error(rig, router):
-    async def lost(request):
-        raise ConnectionResetError
-
-    for fake in rig.fakes:
-        fake.answer = streamed(b"data: 1\n\n", then=lost)
-    answer = router.post("/v1/completions", json=BODY)
-    first, last = answer.content.removesuffix(b"\n\n").split(b"\n\n")
-    assert first == b"data: 1"
-    assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
+    for half in (b"", b'data: {"choices": [{"te', b"data: 2\n"):
+        rig.answer_by(streamed(b"data: 1\n\n" + half, then=broken))
+        answer = router.post("/v1/completions", json=BODY)
+        events = [event.strip() for event in answer.content.split(b"\n\n") if event.strip()]
+        first, *others, last = events
+        assert first == b"data: 1"
+        assert others == ([b"data: 2"] if half.endswith(b"\n") else [])
+        assert json.loads(last.removeprefix(b"data: "))["error"]["code"] == "upstream_lost"
 
 
 def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
@@ -278,8 +289,7 @@ def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
         headers = {"Access-Control-Allow-Origin": "*", "X-Engine": "it"}
         return Response(ANSWERED, headers=headers, media_type="application/json")
 
-    for fake in rig.fakes:
-        fake.answer = open_to_all
+    rig.answer_by(open_to_all)
     answer = router.post("/v1/completions", json=BODY, headers={"Origin": "http://evil.example"})
     assert answer.headers["X-Engine"] == "it"
     assert "access-control-allow-origin" not in answer.headers
@@ -287,32 +297,25 @@ def test_which_sites_may_read_an_answer_is_not_said_by_upstreams(rig, router):
 
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_a_client_that_leaves_ends_its_request_at_the_upstream(rig, router, is_stream):
-    def until_left(fake):
-        async def answer(request):
-            while not await request.is_disconnected():
-                await asyncio.sleep(0.01)
-            fake.left.set()
-            return Response()
+    has_left = threading.Event()
 
+    async def waits(request):
+        answer = await until_left(request)
+        has_left.set()
         return answer
 
-    for fake in rig.fakes:
-        waits = until_left(fake)
-        fake.answer = streamed(b"data: 1\n\n", then=waits) if is_stream else waits
+    rig.answer_by(streamed(b"data: 1\n\n", then=waits) if is_stream else waits)
     host, port = rig.url.removeprefix("http://").split(":")
-    content = json.dumps(BODY).encode()
-    fields = f"Content-Type: application/json\r\nContent-Length: {len(content)}"
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\n{fields}\r\n\r\n"
     with socket.create_connection((host, int(port))) as connection:
-        connection.sendall(head.encode() + content)
+        connection.sendall(b"".join(post(BODY)))
         if is_stream:
             while b"data: 1" not in connection.recv(4096):
                 pass
-        wait(lambda: any(fake.sent for fake in rig.fakes))
+        until(lambda: any(fake.sent for fake in rig.fakes))
     if is_stream:  # Starlette's own streams notice it themselves, and are cancelled
-        wait(lambda: not any(server.num_open for server in rig.upstreams.servers))
+        until(lambda: not any(server.num_open for server in rig.upstreams.servers))
     else:
-        wait(lambda: any(fake.left.is_set() for fake in rig.fakes))
+        until(has_left.is_set)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have other options")
@@ -336,33 +339,26 @@ def test_the_upstream_with_the_fewest_requests_is_next(rig, router):
         await asyncio.to_thread(may_end.wait, 60)
         return Response(ANSWERED, media_type="application/json")
 
-    for fake in rig.fakes:
-        fake.answer = held
-    asking = [
-        threading.Thread(target=httpx.post, args=(f"{rig.url}/v1/completions",),
-                         kwargs={"json": BODY, "timeout": 60})
-        for _ in range(6)
-    ]  # fmt: skip
-    for number, thread in enumerate(asking, start=1):
-        thread.start()
-        wait(lambda number=number: sum(len(fake.sent) for fake in rig.fakes) == number)
-    assert [len(fake.sent) for fake in rig.fakes] == [3, 3]
-    may_end.set()
-    for thread in asking:
-        thread.join()
+    rig.answer_by(held)
+    with ThreadPoolExecutor(6) as threads:
+        for number in range(1, 7):
+            threads.submit(httpx.post, f"{rig.url}/v1/completions", json=BODY, timeout=60)
+            until(lambda number=number: sum(len(fake.sent) for fake in rig.fakes) == number)
+        assert [len(fake.sent) for fake in rig.fakes] == [3, 3]
+        may_end.set()
 
 
 def test_one_that_serves_the_model_no_longer_is_asked_last(rig, router):
     first, _ = rig.fakes
     first.models = ["other"]
     try:
-        wait(lambda: "other" in rig.upstreams.servers[0].models)
+        until(lambda: "other" in rig.upstreams.servers[0].models)
         for _ in range(6):
             assert router.post("/v1/completions", json=BODY).headers["X-Engine"] == "b"
         assert not first.sent
     finally:
         first.models = ["m"]
-        wait(lambda: "m" in rig.upstreams.servers[0].models)
+        until(lambda: "m" in rig.upstreams.servers[0].models)
 
 
 def test_what_the_router_cannot_route_is_a_sentence(rig, router, prompts, client):
@@ -385,22 +381,12 @@ def path_of(client, prompt):
 
 
 def test_requests_that_wait_at_the_end_of_the_drain_are_answered_stopping(rig, router):
-    async def held(request):
-        while not await request.is_disconnected():
-            await asyncio.sleep(0.01)
-        return Response()
-
-    for fake in rig.fakes:
-        fake.answer = held
-    answers = []
-    thread = threading.Thread(
-        target=lambda: answers.append(router.post("/v1/completions", json=BODY))
-    )
-    thread.start()
-    wait(lambda: rig.upstreams.waiting and any(fake.sent for fake in rig.fakes))
-    rig.upstreams.stop(0.0)
-    thread.join()
-    error_of(answers[0], 503, code="stopping")
+    rig.answer_by(until_left)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(router.post, "/v1/completions", json=BODY)
+        until(lambda: rig.upstreams.waiting and any(fake.sent for fake in rig.fakes))
+        rig.upstreams.stop(0.0)
+    error_of(answer.result(), 503, code="stopping")
 
 
 @pytest.mark.parametrize(
@@ -494,12 +480,12 @@ def test_paths_have_the_names_that_the_file_gives_or_those_of_cells(tmp_path):
     assert targets[3][1].server.headers == {"Authorization": "Bearer k"}
 
 
-def test_an_upstream_of_another_model_is_refused_before_the_port_opens(rig, tmp_path):
+async def test_an_upstream_of_another_model_is_refused_before_the_port_opens(rig, tmp_path):
     given = tmp_path / "file.yaml"
     given.write_text(f"0-3: {{url: {rig.fakes[0].url}, model: other}}")
     upstreams = Upstreams(read_targets(given, "toy", 4), 20, print)
     with pytest.raises(BadUpstreams, match=r"path 0: .* serves `m` and not `other`"):
-        asyncio.run(upstreams.check(given))
+        await upstreams.check(given)
 
 
 def test_a_chat_is_routed_by_what_the_user_asked_first():
@@ -566,7 +552,7 @@ def cells(tiny, limits, serving, tmp_path_factory):
         before = service(upstreams=upstreams)
         before.start()
         settings = HttpSettings(upstreams=upstreams, api_keys=("one", "two"))
-        url = stack.enter_context(serving(before, settings))
+        url = stack.enter_context(serving(before, settings=settings))
         yield SimpleNamespace(url=url, cells=halves, urls=urls)
 
 
@@ -576,21 +562,14 @@ def test_a_router_before_cells_gives_the_texts_of_one_process(cells, client, pro
     with httpx.Client(base_url=cells.url, timeout=60, headers=headers) as router:
         for prompt in prompts:
             body = BODY | {"prompt": prompt, "logprobs": 2}
-            alone, routed = (
-                each.post("/v1/completions", json=body).json() for each in (client, router)
-            )
+            alone, routed = (completion(each, body) for each in (client, router))
             assert routed["choices"] == alone["choices"]
             assert routed["usage"] == alone["usage"]
             (choice,) = routed["choices"]
             assert routed["model"] == f"toy/path_{choice['path']:04d}"
             paths.add(choice["path"])
-            streamed_text = ""
-            with router.stream("POST", "/v1/completions", json=body | {"stream": True}) as events:
-                for line in events.iter_lines():
-                    if line.startswith("data: {"):
-                        (piece,) = json.loads(line.removeprefix("data: "))["choices"]
-                        streamed_text += piece["text"]
-            assert streamed_text == choice["text"]
+            events = events_of(router.post("/v1/completions", json=body | {"stream": True}))
+            assert "".join(event["choices"][0]["text"] for event in events) == choice["text"]
             assert path_of(router, prompt) == choice["path"]
             asked = {"model": "toy", "input": prompt, "max_output_tokens": 4, "temperature": 0}
             alone, routed = (
@@ -617,8 +596,8 @@ def test_cells_reuse_what_one_key_of_the_router_has_asked_for_that_key_only(cell
     def reused(key):
         before = cells.cells[0].loop.stats().num_prompts_reused
         headers = {"Authorization": f"Bearer {key}"}
-        answer = httpx.post(f"{cells.url}/v1/completions", json=body, headers=headers, timeout=60)
-        assert answer.status_code == 200, answer.text
+        with httpx.Client(base_url=cells.url, timeout=60, headers=headers) as router:
+            completion(router, body)
         return cells.cells[0].loop.stats().num_prompts_reused - before
 
     assert [reused(key) for key in ("one", "two", "one", "two")] == [0, 0, 1, 1]

@@ -18,8 +18,8 @@ from dipaco.serving.fairness import FairThreads
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUp
-from dipaco.store.errors import ObjectMissing, StoreUnreachable
-from tests.support.serving_rig import path_bytes, route, until
+from dipaco.store.errors import BucketMissing, ObjectMissing, StoreRefuses, StoreUnreachable
+from tests.support.serving_rig import path_bytes, prompt_router, route, until
 
 
 @pytest.fixture(scope="module")
@@ -102,98 +102,76 @@ def test_a_path_that_cannot_be_read_refuses_the_prompt(service, monkeypatch):
         route(service, service.releases.current, np.arange(7, dtype=np.int32))
 
 
-def test_prompts_whose_paths_are_read_take_no_thread_from_others(tiny, limits, prompts):
+async def test_prompts_whose_paths_are_read_take_no_thread_from_others(
+    service, tiny, limits, prompts
+):
     settings = ServiceSettings(limits=limits, rule="likelihood")
+    ids, may_read = service.tokenizer.encode(prompts), threading.Event()
+    expected = [route(service, service.releases.current, prompt).path for prompt in ids]
     with Service(tiny.folder, settings, say=lambda _: None) as service:
-        served, may_read, load = service.releases.current, threading.Event(), service.cache._load
-        ids = service.tokenizer.encode(prompts)
-        expected = [route(service, served, prompt).path for prompt in ids]
-
-    with Service(tiny.folder, settings, say=lambda _: None) as service:
+        served, load = service.releases.current, service.cache._load
         service.cache._load = lambda receipt: may_read.wait(60) and load(receipt)
-        served = service.releases.current
-
-        async def run():
-            threads = FairThreads(2, "test")
-            router = PromptRouter(service.dispatcher, PathAdmission(service.cache), threads)
-            routed = [
-                asyncio.create_task(router.route(served, prompt, None, "one")) for prompt in ids
-            ]
-            gone = asyncio.create_task(router.route(served, ids[0][:5], None, "one"))
-            while not service.cache.stats().pinned:
-                await asyncio.sleep(0.01)
-            assert await asyncio.wait_for(threads.run("one", lambda: 7), 30) == 7
-            assert not any(each.done() for each in routed)
-            gone.cancel()
-            may_read.set()
-            choices = await asyncio.gather(*routed)
-            assert service.cache.stats().pinned == 0
-            return [choice.path for choice in choices]
-
-        assert asyncio.run(run()) == expected
+        threads = FairThreads(2, "test")
+        router = PromptRouter(service.dispatcher, PathAdmission(service.cache), threads)
+        routed = [asyncio.create_task(router.route(served, prompt, None, "one")) for prompt in ids]
+        gone = asyncio.create_task(router.route(served, ids[0][:5], None, "one"))
+        await until(lambda: service.cache.stats().pinned)
+        assert await asyncio.wait_for(threads.run("one", lambda: 7), 30) == 7
+        assert not any(each.done() for each in routed)
+        gone.cancel()
+        may_read.set()
+        choices = await asyncio.gather(*routed)
+        assert service.cache.stats().pinned == 0
+        assert [choice.path for choice in choices] == expected
 
 
-def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits):
+async def test_a_text_that_holds_no_path_waits_for_room_to_compare_paths(tiny, limits):
     """Paths are read one after the other, within the room for one, under the turns of clients."""
     text = np.arange(100, 140, dtype=np.int32)
     room = path_bytes(tiny.folder) + 1000  # for one path
     settings = ServiceSettings(limits=limits, rule="likelihood", path_bytes=room)
     with Service(tiny.folder, settings, say=lambda _: None) as service:
         served = service.releases.current
-
-        async def run():
-            paths = PathAdmission(service.cache)
-            router = PromptRouter(service.dispatcher, paths, FairThreads(1, "test"))
-            async with paths.pinned(served.modules_of(0), "client"):
-                goes = asyncio.create_task(router.reroute(served, text, "one"))
-                await until(lambda: len(paths._waiting) == 1)
-                assert service.cache.stats().paths == 1, "nothing is read outside of admission"
-            return await goes
-
-        assert asyncio.run(run()).tokens_read == 32
+        paths = PathAdmission(service.cache)
+        router = PromptRouter(service.dispatcher, paths, FairThreads(1, "test"))
+        async with paths.pinned(served.modules_of(0), "client"):
+            goes = asyncio.create_task(router.reroute(served, text, "one"))
+            await until(lambda: len(paths._waiting) == 1)
+            assert service.cache.stats().paths == 1, "nothing is read outside of admission"
+        assert (await goes).tokens_read == 32
 
 
 @pytest.mark.parametrize(
     "error",
     [
         StoreUnreachable(url="s3://x", seconds=9.0, problem="it is away"),
+        StoreRefuses(url="s3://x", problem="no"),
+        BucketMissing(url="s3://x"),
         PathCacheTooSmall(num_bytes=2, max_bytes=1),
         ObjectMissing(file="modules/x"),
     ],
 )
-def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(service, monkeypatch, error):
+async def test_a_text_whose_next_paths_cannot_be_read_stays_where_it_is(
+    service, monkeypatch, error
+):
     def fails(modules):
         raise error
 
     monkeypatch.setattr(service.cache, "contains", lambda modules: False)
     monkeypatch.setattr(service.cache, "preload", fails)
-
-    async def run():
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
-        )
-        text = np.arange(50, 90, dtype=np.int32)
-        return await router.reroute(service.releases.current, text, "one")
-
-    assert asyncio.run(run()) is None
+    text = np.arange(50, 90, dtype=np.int32)
+    assert await prompt_router(service).reroute(service.releases.current, text, "one") is None
 
 
-def test_prompts_that_begin_alike_are_scored_once(service):
+async def test_prompts_that_begin_alike_are_scored_once(service):
     before, prompt = service.routing_stats(), np.arange(30, 70, dtype=np.int32)
-
-    async def run():
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(8, "test")
-        )
-        served = service.releases.current
-        alike = [router.route(served, prompt, None, str(n)) for n in range(40)]
-        return {choice.path for choice in await asyncio.gather(*alike)}
-
-    assert len(asyncio.run(run())) == 1
+    router, served = prompt_router(service, 8), service.releases.current
+    alike = [router.route(served, prompt, None, str(n)) for n in range(40)]
+    assert len({choice.path for choice in await asyncio.gather(*alike)}) == 1
     assert service.routing_stats().prefills == before.prefills + 4
 
 
-def test_prompts_that_come_together_go_where_each_goes_alone_and_read_a_path_at_once(
+async def test_prompts_that_come_together_go_where_each_goes_alone_and_read_a_path_at_once(
     service, prompts, monkeypatch
 ):
     served, ids = service.releases.current, service.tokenizer.encode(prompts)[:8]
@@ -207,13 +185,11 @@ def test_prompts_that_come_together_go_where_each_goes_alone_and_read_a_path_at_
 
     monkeypatch.setattr(together, "_nats", counted)
 
-    async def run():
-        router = PromptRouter(together, PathAdmission(service.cache), FairThreads(1, "test"))
-        return await asyncio.gather(
-            *(router.route(served, prompt, None, str(n)) for n, prompt in enumerate(ids))
-        )
-
-    for choice, one in zip(asyncio.run(run()), expected, strict=True):
+    router = prompt_router(service, dispatcher=together)
+    choices = await asyncio.gather(
+        *(router.route(served, prompt, None, str(n)) for n, prompt in enumerate(ids))
+    )
+    for choice, one in zip(choices, expected, strict=True):
         np.testing.assert_allclose(choice.scores, one.scores, rtol=1e-5)
         assert choice.path == one.path
     assert len({one.path for one in expected}) > 1

@@ -4,12 +4,10 @@ import collections
 import contextlib
 import threading
 
-import jax
 import numpy as np
 import pytest
 
 from dipaco.serving.continuation import generate
-from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.batch import BatchRow
 from dipaco.serving.decoding.request_queue import Finish
 from dipaco.serving.decoding.sampling import SamplingSettings
@@ -24,9 +22,11 @@ from tests.support.serving_rig import (
     CONFIG,
     NUM_PATHS,
     compilations,
+    failing,
     full_logits,
     ids,
     make_loop,
+    one_by_one,
     prepared,
     random_parts,
     read,
@@ -65,9 +65,7 @@ def random_request(rng, **more):
 
 
 def test_greedy_decoding_is_the_argmax_of_the_full_forward(loop):
-    stream = loop.submit(request(max_new_tokens=20))
-    run_until_idle(loop)
-    generated = ids(stream)
+    (generated,) = one_by_one(loop, [request(max_new_tokens=20)])
     logits = full_logits(CONFIG, random_parts(0), [5, 9, 2, *generated])
     assert generated == logits[2:-1].argmax(axis=-1).tolist()
     assert len(generated) == 20
@@ -84,30 +82,21 @@ def test_every_request_of_a_mixed_load_gets_the_tokens_it_gets_alone_and_nothing
         batched.append(loop.submit(each))
         loop.run_once()
     run_until_idle(loop)
-    for each, stream in zip(requests, batched, strict=True):
-        alone = loop.submit(each)
-        run_until_idle(loop)
-        expected = min(each.max_new_tokens, CONFIG.max_length - len(each.prompt_ids))
-        tokens = ids(stream)
-        assert tokens == ids(alone)
-        assert len(tokens) == expected
+    made = [ids(stream) for stream in batched]
+    assert made == one_by_one(loop, requests)
+    room = [CONFIG.max_length - len(each.prompt_ids) for each in requests]
+    wanted = [each.max_new_tokens for each in requests]
+    assert [len(tokens) for tokens in made] == np.minimum(wanted, room).tolist()
     assert len(compilations) == before
 
 
 def test_a_request_that_goes_on_elsewhere_counts_its_own_tokens_as_made(loop):
     falling = SamplingSettings(temperature=1.0, frequency_penalty=1.0, presence_penalty=1.0)
-    whole = loop.submit(request(sampling=falling, seed=3, max_new_tokens=24))
-    run_until_idle(loop)
-    tokens = ids(whole)
-    prompt = (5, 9, 2, *tokens[:10])
-    rest = {"num_given": 3, "max_new_tokens": 14, "sampling": falling, "seed": 3}
-    resumed, as_prompt = (
-        loop.submit(request(prompt, **rest)),
-        loop.submit(request(prompt, **rest | {"num_given": None})),
-    )
-    run_until_idle(loop)
-    assert ids(resumed) == tokens[10:]
-    assert ids(as_prompt) != tokens[10:]
+    drawn = {"sampling": falling, "seed": 3}
+    (tokens,) = one_by_one(loop, [request(max_new_tokens=24, **drawn)])
+    rest = drawn | {"prompt": (5, 9, 2, *tokens[:10]), "max_new_tokens": 14}
+    resumed, as_prompt = one_by_one(loop, [request(num_given=3, **rest), request(**rest)])
+    assert resumed == tokens[10:] != as_prompt
 
 
 # --- ends -------------------------------------------------------------------------------------
@@ -186,10 +175,7 @@ def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_
         request(range(i, i + 5), path=path, client="b", max_new_tokens=12, num_logprobs=1)
         for i in range(3)
     ]
-    alone = []
-    for each in [*busy, *new]:
-        alone.append(loop.submit(each))
-        run_until_idle(loop)
+    expected = one_by_one(loop, [*busy, *new])
     streams = [loop.submit(each) for each in busy]
     for _ in range(3):
         loop.run_once()
@@ -204,7 +190,6 @@ def test_a_row_of_a_busy_client_is_paused_for_another_and_goes_on_with_the_same_
     # Where the path is full, only its own rows are shared: with 4 of them, both have 2.
     assert loop.stats().num_paused in (2, 3)
     run_until_idle(loop)
-    expected = [ids(stream) for stream in alone]
     assert [ids(stream) for stream in streams[:10]] == expected[:10]
     assert [item.id for item in seen[:-1]] == expected[10]
     assert [ids(stream) for stream in streams[11:]] == expected[11:]
@@ -221,17 +206,14 @@ def test_a_prompt_is_copied_from_a_row_before_that_row_is_paused_for_another_pro
         request(range(9), client="b", max_new_tokens=12),
         request(range(20, 29), client="b", max_new_tokens=12),
     ]
-    alone = []
-    for each in [*busy, *new]:
-        alone.append(loop.submit(each))
-        run_until_idle(loop)
+    expected = one_by_one(loop, [*busy, *new])
     streams = [loop.submit(each) for each in busy]
     loop.run_once()
     streams += [loop.submit(each) for each in new]
     loop.run_once()
     assert loop.stats().num_paused == 1
     run_until_idle(loop)
-    assert [ids(stream) for stream in streams] == [ids(stream) for stream in alone]
+    assert [ids(stream) for stream in streams] == expected
 
 
 def test_the_only_row_of_a_path_is_paused_without_a_failing_step(monkeypatch):
@@ -328,32 +310,22 @@ def test_after_a_device_failure_the_next_request_is_served(monkeypatch, where):
 
 
 @pytest.mark.parametrize("where", ["decode_block", "prefill"])
-def test_a_failure_ends_the_request_that_caused_it_and_no_other(monkeypatch, where):
+def test_a_failure_ends_the_request_that_caused_it_and_no_other(where):
     others = [
         request(range(3 + i, 24), path=i % 2, sampling=WARM, seed=i, max_new_tokens=30)
         for i in range(3)
     ]
     loop = make_loop()
-    expected = [loop.submit(each) for each in others]
-    run_until_idle(loop)
-    real = getattr(decode, where)
-
-    def failing(config, prepared, pool, *arguments, **more):
-        tokens = more["history_BS"] if where == "decode_block" else arguments[0]
-        if 63 in np.asarray(tokens):
-            jax.tree.map(lambda leaf: leaf.delete(), pool)  # as a program that began does
-            raise RuntimeError("out of memory")
-        return real(config, prepared, pool, *arguments, **more)
-
-    monkeypatch.setattr(decode, where, failing)
-    streams = [loop.submit(each) for each in others[:2]]
-    loop.run_once()
-    bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
-    streams.append(loop.submit(others[2]))
-    echoed = loop.submit(request(range(30, 50), max_new_tokens=2, prompt_logprobs=True))
-    run_until_idle(loop)
+    expected = one_by_one(loop, others)
+    with failing(where, lambda tokens: 63 in tokens):
+        streams = [loop.submit(each) for each in others[:2]]
+        loop.run_once()
+        bad = loop.submit(request([63] * 20, path=0, max_new_tokens=5))
+        streams.append(loop.submit(others[2]))
+        echoed = loop.submit(request(range(30, 50), max_new_tokens=2, prompt_logprobs=True))
+        run_until_idle(loop)
     assert str(read(bad)[1].error) == "out of memory"
-    assert [ids(stream) for stream in streams] == [ids(stream) for stream in expected]
+    assert [ids(stream) for stream in streams] == expected
     assert len(echoed.prompt_logprobs) == 20
     assert loop.stats().rows_per_path == {}
 

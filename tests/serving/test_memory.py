@@ -12,7 +12,7 @@ from dipaco.serving.decoding.cache_pool import CachePool
 from dipaco.serving.decoding.decode import LoopLimits, make_pool
 from dipaco.serving.decoding.mixing import Mixer
 from dipaco.serving.memory import BUDGET, memory_budget, zero_path
-from tests.support.serving_rig import CONFIG, ids, make_loop, request, run_until_idle
+from tests.support.serving_rig import CONFIG, ids, make_loop, one_by_one, request, run_until_idle
 
 PATH = trees.num_bytes(zero_path(CONFIG))
 ROW = trees.num_bytes(make_pool(CONFIG, 0))
@@ -56,16 +56,13 @@ def test_rows_gathered_for_many_paths_take_no_more_than_planned_and_change_no_te
         return block
 
     requests = [request(range(i, i + 40), path=i % 3, max_new_tokens=20, seed=i) for i in range(6)]
-    alone = []
-    for each in requests:
-        alone.append(loop.submit(each))
-        run_until_idle(loop)
+    alone = one_by_one(loop, requests)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CachePool, "start_block", watching)
         patch.setattr(Mixer, "shape", lambda *_: None)  # each path has steps of its own
         together = [loop.submit(each) for each in requests]
         run_until_idle(loop)
-    assert [ids(stream) for stream in together] == [ids(stream) for stream in alone]
+    assert [ids(stream) for stream in together] == alone
     assert 0 < max(held) <= loop.limits.rows * ROW
 
 

@@ -39,6 +39,7 @@ from tests.support.serving_rig import (
     CONFIG,
     compilations,
     ids,
+    one_by_one,
     prepared,
     read,
     request,
@@ -112,10 +113,8 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
         )
         for number, path in enumerate(paths)
     ]
-    before, texts, kinds, alone = len(compilations), [], set(), []
-    for each in requests:
-        alone.append(loops[0].submit(each))
-        run_until_idle(loops[0])
+    before, texts, kinds = len(compilations), [], set()
+    alone = one_by_one(loops[0], requests)
     for loop in loops:
         streams = [loop.submit(each) for each in requests[:12]]
         loop.run_once()
@@ -126,7 +125,6 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
         assert not loop._pool._of_several, "nothing is kept of rows that are over"
         texts.append([read(stream) for stream in streams])
     assert all(finish.error is None for _, finish in texts[0])
-    alone = [ids(stream) for stream in alone]
     for each in texts:
         assert [[token.id for token in tokens] for tokens, _ in each] == alone
     assert kinds == {StepKind("", False), StepKind("", True)}
@@ -136,10 +134,7 @@ def test_on_another_device_the_texts_are_the_same_and_nothing_is_compiled_after_
 def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_token(monkeypatch):
     loop = loop_over(path_of, limits=dataclasses.replace(LIMITS, rows=6))
     requests = [request(range(i, i + 9), path=4 * i, max_new_tokens=40) for i in range(2)]
-    alone = []
-    for each in requests:
-        alone.append(loop.submit(each))
-        run_until_idle(loop)
+    alone = one_by_one(loop, requests)
     # In turn: together, apart, together. What was gathered for the one is stale for the other.
     turn = iter(range(1000))
     of = lambda rows, slots: 1 if isinstance(rows, int) else 9 * (next(turn) % 3 == 1)  # noqa: E731
@@ -147,7 +142,7 @@ def test_a_row_that_moves_between_a_common_step_and_one_of_its_own_loses_no_toke
     streams = [loop.submit(each) for each in requests]
     run_until_idle(loop)
     assert next(turn) > 6
-    assert [ids(stream) for stream in streams] == [ids(stream) for stream in alone]
+    assert [ids(stream) for stream in streams] == alone
 
 
 @given(st.integers(1, 130), st.integers(2, 300), st.data())
@@ -275,12 +270,8 @@ def test_rows_whose_modules_are_stacked_get_the_tokens_they_get_alone(
         )
         for number in range(40)
     ]
-    alone, before = [], len(compilations)
-    for each in requests:
-        stream = loop.submit(each)
-        run_until_idle(loop)
-        alone.append(ids(stream))
-    streams = []
+    before, streams = len(compilations), []
+    alone = one_by_one(loop, requests)
     for number, each in enumerate(requests):
         streams.append(loop.submit(each))
         if number % 4 == 0:

@@ -1,9 +1,11 @@
 """The path cache: shared modules once, never more bytes than allowed, no pinned path evicted."""
 
 import contextlib
+import functools
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from dipaco.serving.errors import NoRoomForPath, PathCacheTooSmall
 from dipaco.serving.path_cache import PathCache
 from dipaco.store.errors import ObjectMissing
 from dipaco.topology import Level, Topology
+from tests.support.waiting import until
 
 SIZE = 100  # bytes of a module
 TOPOLOGY = Topology(
@@ -47,12 +50,23 @@ class Disk:
         return {part: f"{part} of {receipt.digest}" for part in parts}
 
 
+def use(cache, *paths):
+    """Each path is in use for a moment, one after the other."""
+    for path in paths:
+        with cache.pin(modules_of(path)):
+            pass
+
+
+def at_once(do, paths):
+    """What a call for each path gives, each in a thread of its own."""
+    with ThreadPoolExecutor(len(paths)) as threads:
+        return list(threads.map(do, paths))
+
+
 def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
     disk = Disk()
     cache = PathCache(disk.load, 1000)
-    for path in (0, 1, 2, 0):
-        with cache.pin(modules_of(path)):
-            pass
+    use(cache, 0, 1, 2, 0)
     assert disk.reads == {"early/0000": 1, "late/0000": 1, "late/0001": 1, "late/0002": 1}
     newer = modules_of(0) | {m: r for m, r in modules_of(0, "-new").items() if m.level == "late"}
     with cache.pin(newer) as parts:
@@ -64,34 +78,19 @@ def test_a_module_that_paths_or_releases_share_is_read_and_held_once():
 def test_the_least_recently_used_path_is_evicted_first():
     disk = Disk()
     cache = PathCache(disk.load, 4 * SIZE)  # two paths that share nothing
-    for path in (0, 4, 0, 8):
-        with cache.pin(modules_of(path)):
-            pass
+    use(cache, 0, 4, 0, 8)
     assert cache.contains(modules_of(0))
     assert not cache.contains(modules_of(4))
     assert cache.stats().evictions == 1
 
 
-def test_a_pinned_path_stays_and_frees_its_bytes_when_unpinned():
-    cache = PathCache(Disk().load, 4 * SIZE)
-    with cache.pin(modules_of(0)) as parts, cache.pin(modules_of(4)):
-        with pytest.raises(NoRoomForPath, match="All 2 paths"), cache.pin(modules_of(8)):
-            pass
-        with cache.pin(modules_of(0)) as again:
-            assert again is parts
-    with cache.pin(modules_of(8)):
-        assert cache.stats().num_bytes <= 4 * SIZE
-
-
 def test_a_path_that_finds_no_room_evicts_nothing():
     cache = PathCache(Disk().load, 4 * SIZE)  # paths 0 and 4 share nothing, nor do 8 and they
-    with cache.pin(modules_of(4)):
-        pass
+    use(cache, 4)
     with cache.pin(modules_of(0)), cache.pin(modules_of(1)):  # three modules in use, one not
-        with cache.pin(modules_of(4)):  # early/0001 with late/0001
-            pass
-        with pytest.raises(NoRoomForPath), cache.pin(modules_of(8)):
-            pass
+        use(cache, 4)  # early/0001 with late/0001
+        with pytest.raises(NoRoomForPath, match="All 2 paths"):
+            use(cache, 8)
         assert cache.contains(modules_of(4))
     assert cache.stats().evictions == 0
 
@@ -99,9 +98,7 @@ def test_a_path_that_finds_no_room_evicts_nothing():
 def test_paths_of_modules_that_are_kept_are_not_evicted_for_another():
     disk = Disk()
     cache = PathCache(disk.load, 4 * SIZE)
-    for path in (0, 4):
-        with cache.pin(modules_of(path)):
-            pass
+    use(cache, 0, 4)
     kept = {receipt.digest for receipt in modules_of(0).values()}
     others = {receipt.digest for receipt in modules_of(4).values()}
     with pytest.raises(NoRoomForPath):
@@ -116,8 +113,7 @@ def test_paths_of_modules_that_are_kept_are_not_evicted_for_another():
 
 def test_a_path_that_takes_more_in_memory_than_on_disk_evicts_none_that_is_kept():
     cache = PathCache(Disk().load, 6 * SIZE, num_bytes_of=lambda parts: 2 * SIZE)
-    with cache.pin(modules_of(0)):
-        pass
+    use(cache, 0)
     kept = {receipt.digest for receipt in modules_of(0).values()}
     pin = cache.reserve(modules_of(4), kept)
     with pytest.raises(NoRoomForPath):
@@ -129,11 +125,8 @@ def test_a_path_that_takes_more_in_memory_than_on_disk_evicts_none_that_is_kept(
 
 def test_a_path_that_is_larger_than_the_cache_is_refused_with_both_sizes():
     cache = PathCache(Disk().load, SIZE)
-    with (
-        pytest.raises(PathCacheTooSmall, match=r"takes 200 bytes.*may take 100"),
-        cache.pin(modules_of(0)),
-    ):
-        pass
+    with pytest.raises(PathCacheTooSmall, match=r"takes 200 bytes.*may take 100"):
+        use(cache, 0)
 
 
 def test_modules_count_with_the_bytes_that_they_take_in_memory():
@@ -142,12 +135,12 @@ def test_modules_count_with_the_bytes_that_they_take_in_memory():
         with cache.pin(modules_of(path)):
             stats = cache.stats()
             assert (stats.paths, stats.modules, stats.num_bytes) == (1, 2, 4 * SIZE)
-    with cache.pin(modules_of(0)), pytest.raises(NoRoomForPath), cache.pin(modules_of(4)):
-        pass
+    with cache.pin(modules_of(0)), pytest.raises(NoRoomForPath):
+        use(cache, 4)
     assert cache.stats().num_bytes <= 6 * SIZE
     small = PathCache(Disk().load, 3 * SIZE, num_bytes_of=lambda parts: 2 * SIZE)
-    with pytest.raises(PathCacheTooSmall, match="takes 400 bytes"), small.pin(modules_of(0)):
-        pass
+    with pytest.raises(PathCacheTooSmall, match="takes 400 bytes"):
+        use(small, 0)
     assert small.stats().num_bytes == 0
 
 
@@ -155,23 +148,18 @@ def test_a_module_that_cannot_be_read_leaves_the_cache_as_it_was():
     disk = Disk()
     disk.missing = {"late/0001"}
     cache = PathCache(disk.load, 4 * SIZE)
-    with pytest.raises(ObjectMissing), cache.pin(modules_of(1)):
-        pass
-    for path in (0, 4 - 1):  # early/0000 and early/0001, both with late/0000
-        with cache.pin(modules_of(path)):
-            pass
+    with pytest.raises(ObjectMissing):
+        use(cache, 1)
+    use(cache, 0, 3)  # early/0000 and early/0001, both with late/0000
     assert cache.stats().paths == 2
     disk.missing = set()
-    with cache.pin(modules_of(1)):
-        pass
+    use(cache, 1)
 
 
 def test_the_load_time_of_a_cold_path_is_reported():
     seconds = []
     cache = PathCache(Disk().load, 1000, on_cold=seconds.append)
-    for _ in range(2):
-        with cache.pin(modules_of(0)):
-            pass
+    use(cache, 0, 0)
     assert len(seconds) == 1
 
 
@@ -196,8 +184,10 @@ def test_bytes_stay_within_the_limit_and_pins_hold_for_any_sequence(steps, most_
         stats = cache.stats()
         assert stats.num_bytes == stats.modules * SIZE <= most_modules * SIZE
         assert stats.pinned == len({p for p, _, _ in pins})
-        for path_held, _, _ in pins:
+        held = {path: parts for path, _, parts in pins}
+        for path_held, _, parts in pins:
             assert cache.contains(modules_of(path_held))
+            assert parts is held[path_held], "they are what all who have the path have"
 
 
 def test_many_threads_may_pin_at_once():
@@ -213,11 +203,7 @@ def test_many_threads_may_pin_at_once():
                 if parts["head"] != f"head of {late}" or parts["embed"] != f"embed of {early}":
                     wrong.append(path)
 
-    threads = [threading.Thread(target=pin_many, args=(first,)) for first in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(pin_many, range(4))
     assert not wrong
     assert cache.stats().pinned == 0
 
@@ -231,25 +217,20 @@ def test_paths_are_read_at_once_and_a_module_of_both_is_read_once():
         return disk.load(receipt)
 
     cache = PathCache(load, 1000)
-    found = {}
 
-    def pin(path):
+    def parts_of(path):
         with cache.pin(modules_of(path)) as parts:
-            found[path] = parts
+            return parts
 
-    threads = [threading.Thread(target=pin, args=(path,)) for path in (0, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    found = at_once(parts_of, (0, 1))
     assert disk.reads == {"early/0000": 1, "late/0000": 1, "late/0001": 1}
     assert found[0]["embed"] is found[1]["embed"]
 
 
 def one_after_the_other(disk, paths, own):
     """What `early/0000`, which is missing, does to two paths. The second begins while the first one
-    reads that, and waits for a module that both have once it has read its `own`. Returns the parts
-    of those that are whole, the errors of the others, and the cache.
+    reads that, and waits for a module that both have once it has read its `own`. Returns the error
+    of each or None, and the cache.
     """
     began, may_fail = threading.Event(), threading.Event()
     disk.missing = {"early/0000"}
@@ -260,39 +241,27 @@ def one_after_the_other(disk, paths, own):
             assert may_fail.wait(30)
         return disk.load(receipt)
 
-    cache, found, errors = PathCache(load, 1000), [], []
-
-    def pin(path):
-        try:
-            with cache.pin(modules_of(path)) as parts:
-                found.append(parts)
-        except ObjectMissing as error:
-            errors.append(error)
-
-    first, second = (threading.Thread(target=pin, args=(path,)) for path in paths)
-    first.start()
-    assert began.wait(30)
-    second.start()
-    while not disk.reads[own]:
-        pass
-    may_fail.set()
-    for thread in (first, second):
-        thread.join(30)
-        assert not thread.is_alive()
-    return found, errors, cache
+    cache = PathCache(load, 1000)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(use, cache, paths[0])
+        assert began.wait(30)
+        second = threads.submit(use, cache, paths[1])
+        until(lambda: disk.reads[own])
+        may_fail.set()
+        return [first.exception(30), second.exception(30)], cache
 
 
 def test_a_module_that_cannot_be_read_fails_all_paths_that_wait_for_it():
-    _, errors, cache = one_after_the_other(Disk(), (0, 1), own="late/0001")
-    assert len(errors) == 2
+    errors, cache = one_after_the_other(Disk(), (0, 1), own="late/0001")
+    assert [type(error) for error in errors] == [ObjectMissing] * 2
     assert (cache.stats().pinned, cache.stats().num_bytes) == (0, 0)
 
 
 def test_a_path_that_is_whole_does_not_fail_with_one_that_waited_to_read_its_module_too():
     """The damaged one's turn ends before it comes to the module of `late` that both have."""
     disk = Disk()
-    found, _, _ = one_after_the_other(disk, (0, 3), own="early/0001")
-    assert len(found) == 1
+    (_, error), _ = one_after_the_other(disk, (0, 3), own="early/0001")
+    assert error is None
     assert disk.reads["late/0000"] == 1
 
 
@@ -310,15 +279,7 @@ def test_modules_that_are_read_at_once_take_no_more_memory_than_allowed():
 
     cache = PathCache(load, 1000, reading_bytes=2 * SIZE)
 
-    def pin(path):
-        with cache.pin(modules_of(path)):
-            pass
-
-    threads = [threading.Thread(target=pin, args=(path,)) for path in range(9)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(functools.partial(use, cache), range(9))
     assert most[0] == 2
     assert sum(disk.reads.values()) == 6
 

@@ -3,7 +3,6 @@
 import threading
 import time
 
-import numpy as np
 import pytest
 
 from dipaco.control.errors import NotAvailable
@@ -12,14 +11,14 @@ from dipaco.serving import warm_up
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest
 from dipaco.serving.errors import ReleaseInconsistent, TooManyMaps
-from dipaco.serving.models import ReleaseHealth, ServedReleases
+from dipaco.serving.models import ReleaseHealth
 from dipaco.serving.path_admission import PathAdmission
 from dipaco.serving.path_cache import PathCache
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.warm_up import WarmUpProgram
 from dipaco.store.errors import ObjectMissing, StoreUnreachable
 from dipaco.store.objects import Objects
-from tests.support.serving_rig import path_bytes, route
+from tests.support.serving_rig import path_bytes
 
 
 @pytest.fixture
@@ -34,6 +33,14 @@ def settings(limits):
 
 @pytest.fixture
 def service(rewound, notices, settings):
+    with Service(rewound.folder, settings, say=notices.append) as service:
+        yield service
+
+
+@pytest.fixture
+def narrow(rewound, limits, notices):
+    """A service with memory for two paths."""
+    settings = ServiceSettings(limits=limits, path_bytes=2 * path_bytes(rewound.folder) + 1000)
     with Service(rewound.folder, settings, say=notices.append) as service:
         yield service
 
@@ -106,41 +113,32 @@ def test_paths_in_use_are_read_before_the_swap(service, rewound):
     assert [service.cache.contains(now.modules_of(path)) for path in range(4)] == [0, 0, 1, 0]
 
 
-def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(rewound, limits, notices):
-    both = 2 * path_bytes(rewound.folder) + 1000
-    settings = ServiceSettings(limits=limits, path_bytes=both)
-    with Service(rewound.folder, settings, say=notices.append) as service:
-        before = service.releases.current
-        finish(service, begin(service, path=0), begin(service, path=3))
-        rewound.publish()
-        assert service.follower.poll()
-        assert service.releases.current.release.phase == 2
-        assert all(service.cache.contains(before.modules_of(path)) for path in (0, 3))
-        assert service.cache.stats().evictions == 0
-        finish(service, begin(service, path=0))
+def test_paths_in_use_are_not_evicted_for_those_of_a_newer_release(narrow, rewound):
+    before = narrow.releases.current
+    finish(narrow, begin(narrow, path=0), begin(narrow, path=3))
+    rewound.publish()
+    assert narrow.follower.poll()
+    assert narrow.releases.current.release.phase == 2
+    assert all(narrow.cache.contains(before.modules_of(path)) for path in (0, 3))
+    assert narrow.cache.stats().evictions == 0
+    finish(narrow, begin(narrow, path=0))
 
 
-def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(
-    rewound, limits, notices
-):
-    both = 2 * path_bytes(rewound.folder) + 1000
-    settings = ServiceSettings(limits=limits, path_bytes=both)
-    with Service(rewound.folder, settings, say=notices.append) as service:
-        stale = {
-            module: receipt._replace(digest=f"stale {receipt.digest}")
-            for module, receipt in service.releases.current.modules_of(0).items()
-        }
-        service.cache._load = lambda receipt, load=service.cache._load: load(
-            receipt._replace(digest=receipt.digest.removeprefix("stale "))
-        )
-        finish(service, begin(service, path=0))
-        with service.cache.pin(stale):
-            pass
-        finish(service, begin(service, path=0))
-        rewound.publish()
-        assert service.follower.poll()
-        assert service.cache.contains(service.releases.current.modules_of(0))
-        assert not service.cache.contains(stale)
+def test_paths_of_releases_that_are_served_no_more_make_way_for_a_newer_one(narrow, rewound):
+    stale = {
+        module: receipt._replace(digest=f"stale {receipt.digest}")
+        for module, receipt in narrow.releases.current.modules_of(0).items()
+    }
+    narrow.cache._load = lambda receipt, load=narrow.cache._load: load(
+        receipt._replace(digest=receipt.digest.removeprefix("stale "))
+    )
+    finish(narrow, begin(narrow, path=0))
+    narrow.cache.preload(stale)
+    finish(narrow, begin(narrow, path=0))
+    rewound.publish()
+    assert narrow.follower.poll()
+    assert narrow.cache.contains(narrow.releases.current.modules_of(0))
+    assert not narrow.cache.contains(stale)
 
 
 class Uncompiled:
@@ -357,20 +355,3 @@ def test_the_operator_is_told_what_a_broken_module_does_where_paths_are_held_els
     (sentence,) = notices
     assert "paths 1, 3 answer 503" in sentence
     assert ("unless they are in memory" in sentence) == holds_parts
-
-
-def test_a_release_is_known_while_something_refers_to_it(service):
-    release = service.releases.current.release
-    releases = ServedReleases(release, is_routed=True)
-    held = releases.current
-    releases.swap(release._replace(phase=9))
-    assert releases.find(held.digest) is held
-    assert releases.current.digest != held.digest
-
-
-def test_a_prefix_is_routed_once(service, monkeypatch):
-    served, prompt = service.releases.current, np.arange(1, 6, dtype=np.int32)
-    first = route(service, served, prompt)
-    monkeypatch.setattr("dipaco.serving.dispatch.document_features", None)
-    again = route(service, served, prompt)
-    assert (again.path, again.scores) == (first.path, first.scores)

@@ -23,7 +23,6 @@ from dipaco.runs.opening import reading
 from dipaco.serving import rerouting
 from dipaco.serving.dispatch import NextPath, PathChoice, PromptRouter
 from dipaco.serving.errors import PathCacheTooSmall
-from dipaco.serving.fairness import FairThreads
 from dipaco.serving.http.answer import Answer
 from dipaco.serving.http.app import make_app
 from dipaco.serving.path_admission import PathAdmission
@@ -32,7 +31,15 @@ from dipaco.serving.text import shown
 from dipaco.store.errors import BucketMissing, StoreRefuses
 from dipaco.store.tensors import load_tree, save_tree
 from dipaco.workers.tasks import reroute as rerouter
-from tests.support.serving_rig import ask_and_leave, full_logits, route
+from tests.support.serving_rig import (
+    ask_and_leave,
+    completion,
+    events_of,
+    full_logits,
+    prompt_router,
+    route,
+    until,
+)
 
 EVERY = 8
 
@@ -81,14 +88,8 @@ def client(service):
 
 def reroute(service, text):
     """As a request that begins now does."""
-
-    async def run():
-        router = PromptRouter(
-            service.dispatcher, PathAdmission(service.cache), FairThreads(1, "test")
-        )
-        return await router.reroute(service.releases.current, text, "someone")
-
-    return asyncio.run(run())
+    rerouting = prompt_router(service).reroute(service.releases.current, text, "someone")
+    return asyncio.run(rerouting)
 
 
 class AlwaysPath3:
@@ -112,7 +113,7 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(service, client
     names = ("reroutes", "reroute_tokens", "reroute_choices", "reroute_router_tokens")
     before = [counted(client, name) for name in names]
     asked = body | {"prompt": prompts.tolist(), "logprobs": 0}
-    choices = client.post("/v1/completions", json=asked).json()["choices"]
+    choices = completion(client, asked)["choices"]
     after = [counted(client, name) for name in names]
 
     # What the evaluation gives for these texts as documents.
@@ -138,10 +139,9 @@ def test_the_paths_of_a_text_are_those_of_the_offline_evaluation(service, client
     np.testing.assert_array_equal(np.subtract(after, before), expected)
 
     streamed = body | {"prompt": prompts[0].tolist(), "stream": True}
-    lines = client.post("/v1/completions", json=streamed).text.split("\n\n")[:-2]
-    events = [json.loads(line[6:])["choices"][0] for line in lines]
-    assert "".join(event["text"] for event in events) == choices[0]["text"]
-    assert events[-1]["path"] == choices[0]["path"]
+    events = events_of(client.post("/v1/completions", json=streamed))
+    assert "".join(event["choices"][0]["text"] for event in events) == choices[0]["text"]
+    assert events[-1]["choices"][0]["path"] == choices[0]["path"]
 
 
 def test_texts_of_any_length_compile_nothing_after_the_warm_up(service):
@@ -181,29 +181,35 @@ def test_a_router_that_appears_after_its_release_is_loaded(rerouted, settings, t
         assert reroute(service, text).tokens_read == 50
 
 
+async def always_path_0(router, served, prompt, path, client):
+    return PathChoice(0, tuple(served.release.paths[0]), None)
+
+
+def assert_a_text_stays_on_path_0(service, client, monkeypatch):
+    """Where it begins, though the router sends it to path 3."""
+    body = {"model": "toy", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
+    (expected,) = completion(client, body | {"path": 0})["choices"]
+    digest = service.releases.current.digest
+    monkeypatch.setattr(PromptRouter, "route", always_path_0)
+    monkeypatch.setattr(service.dispatcher, "rerouters", {digest: AlwaysPath3()})
+    (choice,) = completion(client, body)["choices"]
+    assert (choice["text"], choice["path"]) == (expected["text"], 0)
+
+
 @pytest.mark.parametrize("is_known", [True, False])
 def test_a_text_whose_next_path_is_not_whole_stays_on_its_path(
     rerouted, settings, tmp_path, monkeypatch, is_known
 ):
     folder = tmp_path / "run"
     shutil.copytree(rerouted, folder)
-    body = {"model": "toy", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
     with Service(folder, settings, say=lambda _: None) as service:
         service.start()
-        # All texts begin on path 0, and are sent to path 3.
-        served = service.releases.current
-        monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: AlwaysPath3()})
-        release = served.release
+        release = service.releases.current.release
         (folder / release.objects[release.paths[3]["late/0001"]].name).unlink()
         if is_known:
             service.follower.verify_current()
         with TestClient(make_app(service)) as client:
-            on_path_0 = client.post("/v1/completions", json=body | {"path": 0}).json()
-            monkeypatch.setattr(PromptRouter, "route", always_path_0)
-            answer = client.post("/v1/completions", json=body)
-            assert answer.status_code == 200, answer.text
-            (choice,), (expected,) = answer.json()["choices"], on_path_0["choices"]
-            assert (choice["text"], choice["path"]) == (expected["text"], 0)
+            assert_a_text_stays_on_path_0(service, client, monkeypatch)
 
 
 class Slow:
@@ -239,16 +245,16 @@ def test_choosing_a_path_again_holds_back_no_other_choice(service, client, monke
     monkeypatch.setattr(PromptRouter, "route", always_path_0)
     monkeypatch.setattr(PromptRouter, "reroute", staticmethod(slow.reroute))
     slow.has_happened = True
-    expected = client.post("/v1/completions", json=body).json()["choices"]
+    expected = completion(client, body)["choices"]
     slow.has_happened = False
     monkeypatch.setattr(Answer, "events", watched)
-    choices = client.post("/v1/completions", json=body).json()["choices"]
+    choices = completion(client, body)["choices"]
     assert slow.waited_for == [True, True]
     assert [choice["path"] for choice in choices] == [3, 0]
     assert [choice["text"] for choice in choices] == [choice["text"] for choice in expected]
 
 
-def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch):
+async def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch):
     begun, ended = [], []
 
     async def reroute(served, text, client):
@@ -258,19 +264,15 @@ def test_a_client_that_hangs_up_ends_the_choosing_of_a_path(service, monkeypatch
         finally:
             ended.append(client)
 
-    async def hang_up(app):
-        leaves = asyncio.Event()
-        body = {"model": "toy", "prompt": [7, 9, 11], "max_tokens": 3 * EVERY, "ignore_eos": True}
-        asking = asyncio.create_task(ask_and_leave(app, json.dumps(body).encode(), leaves))
-        while not begun:
-            await asyncio.sleep(0.01)
-        leaves.set()
-        await asking
-        while not ended:
-            await asyncio.sleep(0.01)
-
     monkeypatch.setattr(PromptRouter, "reroute", staticmethod(reroute))
-    asyncio.run(asyncio.wait_for(hang_up(make_app(service)), 20))
+    leaves = asyncio.Event()
+    body = {"model": "toy", "prompt": [7, 9, 11], "max_tokens": 3 * EVERY, "ignore_eos": True}
+    asking = ask_and_leave(make_app(service), json.dumps(body).encode(), leaves)
+    asking = asyncio.create_task(asking)
+    await until(lambda: begun)
+    leaves.set()
+    await asking
+    await until(lambda: ended)
 
 
 CANNOT_BE_READ = (
@@ -291,25 +293,6 @@ def test_a_text_whose_next_path_cannot_be_read_now_stays_on_its_path(
         async with pinned(admission, modules, client):
             yield
 
-    async def no_path(*_, **__):
-        raise error
-
-    body = {"model": "toy", "prompt": "and so on", "temperature": 0, "max_tokens": 3 * EVERY}
-    served = service.releases.current
-    other = served.modules_of(3)
-    expected = client.post("/v1/completions", json=body | {"path": 0}).json()
-    with monkeypatch.context() as choosing:
-        choosing.setattr(service.dispatcher, "rerouters", {})
-        choosing.setattr(PromptRouter, "route", no_path)
-        assert reroute(service, np.arange(1, 51, dtype=np.int32)) is None
-    monkeypatch.setattr(PromptRouter, "route", always_path_0)
-    monkeypatch.setattr(service.dispatcher, "rerouters", {served.digest: AlwaysPath3()})
+    other = service.releases.current.modules_of(3)
     monkeypatch.setattr(PathAdmission, "pinned", pinned)
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    (choice,), (wanted,) = answer.json()["choices"], expected["choices"]
-    assert (choice["text"], choice["path"]) == (wanted["text"], 0)
-
-
-async def always_path_0(router, served, prompt, path, client):
-    return PathChoice(0, tuple(served.release.paths[0]), None)
+    assert_a_text_stays_on_path_0(service, client, monkeypatch)

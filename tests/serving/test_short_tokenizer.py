@@ -19,7 +19,7 @@ from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.http.app import make_app
 from dipaco.serving.service import Service, ServiceSettings
 from dipaco.serving.text import TextWriter
-from tests.support.serving_rig import error_of
+from tests.support.serving_rig import completion, error_of, object_of
 
 FIRST_MISSING = 270  # no id is a token from here to the last
 GOOD = {"model": "toy", "prompt": "jiji", "max_tokens": 12, "seed": 1}
@@ -96,15 +96,14 @@ def test_an_id_that_is_no_token_is_refused(client, where, body, param, missing):
 
 def test_an_id_beyond_a_gap_is_a_token_like_any_other(client, tokenizer):
     body = GOOD | {"prompt": [5], "logit_bias": {"290": 100}, "max_tokens": 2, "logprobs": 5}
-    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    (choice,) = completion(client, body)["choices"]
     assert choice["text"] == tokenizer.decode([290, 290])
 
 
 def test_ids_that_are_no_token_are_never_drawn(client, service):
     body = GOOD | {"temperature": 2, "n": 8, "max_tokens": 50, "ignore_eos": True, "logprobs": 5}
-    answer = client.post("/v1/completions", json=body)
-    assert answer.status_code == 200, answer.text
-    drawn = [token for each in answer.json()["choices"] for token in each["logprobs"]["tokens"]]
+    choices = completion(client, body)["choices"]
+    drawn = [token for each in choices for token in each["logprobs"]["tokens"]]
     assert len(drawn) == 8 * 50
     assert "" not in drawn
 
@@ -117,14 +116,10 @@ def test_structured_output_obeys_its_schema(client, service, monkeypatch, has_en
         monkeypatch.setattr(service.grammars, "vocabulary", vocabulary)
         monkeypatch.delitem(vars(service.grammars), "_tokenizer", raising=False)
     word = service.tokenizer.decode([290])
-    schema = {"type": "object", "properties": {"a": {"const": word}}, "required": ["a"]}
-    schema |= {"additionalProperties": False, "title": str(has_end)}
+    schema = object_of(a={"const": word}) | {"title": str(has_end)}
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
-    answer = client.post(
-        "/v1/completions", json=GOOD | {"max_tokens": 40} | {"response_format": wanted}
-    )
-    assert answer.status_code == 200, answer.text
-    assert json.loads(answer.json()["choices"][0]["text"]) == {"a": word}
+    (choice,) = completion(client, GOOD | {"max_tokens": 40, "response_format": wanted})["choices"]
+    assert json.loads(choice["text"]) == {"a": word}
 
 
 def test_the_command_line_draws_what_the_server_draws(client, service, tokenizer):
@@ -141,7 +136,7 @@ def test_the_command_line_draws_what_the_server_draws(client, service, tokenizer
         ignore_eos=True,
     )
     body = GOOD | {"max_tokens": 50, "temperature": 2.0, "path": 0, "ignore_eos": True}
-    (choice,) = client.post("/v1/completions", json=body).json()["choices"]
+    (choice,) = completion(client, body)["choices"]
     drawn = list(tokens)
     assert service.token_ids.issuperset(drawn)
     assert tokenizer.decode(drawn) == choice["text"]

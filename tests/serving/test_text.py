@@ -5,6 +5,7 @@ import random
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, normalizers
 
 from dipaco.data.config import END_OF_TEXT
 from dipaco.data.tokenizer import load_tokenizer, train_tokenizer
@@ -61,37 +62,19 @@ WORDS = [
 
 def of_words(kind):
     """A tokenizer whose tokens are words or pieces of them, written by a decoder of its own."""
-    import tokenizers
-    from tokenizers import decoders, models
-
     ids = {word: number for number, word in enumerate(WORDS)}
     match kind:
         case "WordPiece":
-            library = tokenizers.Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
+            library = Tokenizer(models.WordPiece(vocab=ids, unk_token="[UNK]"))
             library.decoder = decoders.WordPiece()
         case "WordLevel":
-            library = tokenizers.Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
+            library = Tokenizer(models.WordLevel(vocab=ids, unk_token="[UNK]"))
         case "Metaspace":
             scored = [(word, -1.0) for word in WORDS]
-            library = tokenizers.Tokenizer(models.Unigram(scored, unk_id=0))
+            library = Tokenizer(models.Unigram(scored, unk_id=0))
             library.decoder = decoders.Metaspace()
     library.add_special_tokens(["[END]"])
     return library
-
-
-@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace"])
-def test_words_are_written_as_the_tokenizer_decodes_them(kind, tmp_path):
-    of_words(kind).save(str(tmp_path / "tokenizer.json"))
-    tokenizer = load_tokenizer(tmp_path / "tokenizer.json")
-    size = tokenizer.vocab_size
-    assert size == len(WORDS) + 1
-    pieces, rng = token_bytes(tokenizer, size + 1), random.Random(0)
-    assert pieces[size] == b""
-    for _ in range(300):
-        prompt, made = rng.choices(range(size), k=3), rng.choices(range(size), k=rng.randrange(9))
-        writer = TextWriter(pieces, (), prompt)
-        text = "".join(writer.add(Token(each, 0.0, ())).text for each in made) + writer.end().text
-        assert tokenizer.decode(prompt) + text == tokenizer.decode(prompt + made)
 
 
 def loaded(library, folder):
@@ -99,25 +82,32 @@ def loaded(library, folder):
     return load_tokenizer(folder / "tokenizer.json")
 
 
-def written(tokenizer, prompt, made, has_echo=False):
+def written(tokenizer, prompt, made, *, has_echo=False, starts=()):
     """The text of the tokens made, after the prompt's."""
     pieces = token_bytes(tokenizer, tokenizer.vocab_size)
-    writer, text = TextWriter(pieces, (), prompt), ""
+    writer, text = TextWriter(pieces, (), prompt, starts), ""
     if has_echo:
         text = writer.echo(tokenizer.decode(prompt), [Token(each) for each in prompt]).text
     return text + "".join(writer.add(Token(each)).text for each in made) + writer.end().text
 
 
+@pytest.mark.parametrize("kind", ["WordPiece", "WordLevel", "Metaspace"])
+def test_words_are_written_as_the_tokenizer_decodes_them(kind, tmp_path):
+    tokenizer, rng = loaded(of_words(kind), tmp_path), random.Random(0)
+    size = tokenizer.vocab_size
+    assert size == len(WORDS) + 1
+    assert token_bytes(tokenizer, size + 1)[size] == b""
+    for _ in range(300):
+        prompt, made = rng.choices(range(size), k=3), rng.choices(range(size), k=rng.randrange(9))
+        whole = tokenizer.decode(prompt + made)
+        assert tokenizer.decode(prompt) + written(tokenizer, prompt, made) == whole
+
+
 def of_spaces_and_bytes(words=("\u2581a", "b")):
     """As Llama 2's: byte n is the id n after the words."""
-    import tokenizers
-    from tokenizers import decoders
-
     tokens = [*words, *(f"<0x{byte:02X}>" for byte in range(256))]
     ids = {token: number for number, token in enumerate(tokens)}
-    library = tokenizers.Tokenizer(
-        tokenizers.models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token=words[-1])
-    )
+    library = Tokenizer(models.BPE(vocab=ids, merges=[], byte_fallback=True, unk_token=words[-1]))
     spaces, strip = decoders.Replace("\u2581", " "), decoders.Strip(" ", 1, 0)
     library.decoder = decoders.Sequence([spaces, decoders.ByteFallback(), decoders.Fuse(), strip])
     return library
@@ -126,8 +116,6 @@ def of_spaces_and_bytes(words=("\u2581a", "b")):
 @pytest.mark.parametrize("text", ["ab a", " ab a", "  ab a", " ", "a "])
 def test_an_echoed_text_may_begin_with_a_space_beside_that_of_its_tokenizer(text, tmp_path):
     """As Llama 2's, which puts one before every text."""
-    from tokenizers import normalizers
-
     library = of_spaces_and_bytes(["\u2581", "a", "b"])
     before, spaces = normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")
     library.normalizer = normalizers.Sequence([before, spaces])
@@ -170,13 +158,10 @@ def test_an_echoed_text_is_shown_as_it_was_given(tmp_path):
 
 
 def test_a_space_follows_the_last_piece_of_a_word_where_a_token_does(tmp_path):
-    import tokenizers
-
     tokens = ["hel", "lo</w>", "world</w>", ".</w>", "<end>"]
     ids = {token: number for number, token in enumerate(tokens)}
-    model = tokenizers.models.BPE(vocab=ids, merges=[], end_of_word_suffix="</w>")
-    library = tokenizers.Tokenizer(model)
-    library.decoder = tokenizers.decoders.BPEDecoder()
+    library = Tokenizer(models.BPE(vocab=ids, merges=[], end_of_word_suffix="</w>"))
+    library.decoder = decoders.BPEDecoder()
     library.add_special_tokens(["<end>"])
     tokenizer = loaded(library, tmp_path)
     assert token_bytes(tokenizer, 2) == (b"hel", b"lo")
@@ -196,23 +181,15 @@ def test_a_text_begins_without_the_space_that_its_tokenizer_leaves_out(kind, tmp
     tokenizer = loaded(library, tmp_path)
     start, word = library.token_to_id("<start>"), WORDS.index("\u2581a")
     made = [0, 1, 0] if kind == "Llama" else [word, 1, 2]
-    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
-    starts = text_starts(tokenizer, pieces)
+    starts = text_starts(tokenizer, token_bytes(tokenizer, tokenizer.vocab_size))
     assert start in starts
     for prompt in ([start], [made[0], start]):
-        writer = TextWriter(pieces, (), prompt, starts)
-        text = "".join(writer.add(Token(each)).text for each in made) + writer.end().text
-        assert text == tokenizer.decode(made)
+        assert written(tokenizer, prompt, made, starts=starts) == tokenizer.decode(made)
         # An echoed one is of the text before it.
-        writer = TextWriter(pieces, (), prompt, starts)
-        text = writer.echo(tokenizer.decode(prompt), ()).text
-        text += "".join(writer.add(Token(each)).text for each in made)
-        assert text == tokenizer.decode(prompt + made)
-    writer = TextWriter(pieces, (), [made[0]], starts)
-    assert (
-        writer.add(Token(made[0])).text
-        == tokenizer.decode(made[:1] * 2)[len(tokenizer.decode(made[:1])) :]
-    )
+        whole = tokenizer.decode(prompt + made)
+        assert written(tokenizer, prompt, made, has_echo=True, starts=starts) == whole
+    once, twice = tokenizer.decode(made[:1]), tokenizer.decode(made[:1] * 2)
+    assert once + written(tokenizer, made[:1], made[:1], starts=starts) == twice
 
 
 @pytest.mark.parametrize("first", ["\u2581\u2581", "\u2581", "\u2581a"])
@@ -227,11 +204,10 @@ def test_the_space_that_a_text_begins_without_is_found_by_any_token(first, tmp_p
 
 
 def test_a_space_that_the_tokenizer_writes_first_is_kept(tokenizer):
-    pieces = token_bytes(tokenizer, tokenizer.vocab_size)
-    assert not text_starts(tokenizer, pieces)
+    starts = text_starts(tokenizer, token_bytes(tokenizer, tokenizer.vocab_size))
+    assert not starts
     (ids,) = tokenizer.encode([" the cat"])
-    writer = TextWriter(pieces, (), [0], text_starts(tokenizer, pieces))
-    assert "".join(writer.add(Token(each)).text for each in ids) == " the cat"
+    assert written(tokenizer, [0], ids, starts=starts) == " the cat"
 
 
 few_letters = st.text("ab", max_size=12)

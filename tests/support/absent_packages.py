@@ -2,7 +2,10 @@
 
 import importlib.metadata
 import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 
 from packaging import requirements
@@ -82,6 +85,17 @@ class Bare:
         }
         head = f"ABSENT = {sorted(self.absent)!r}\nFILE = {str(self._imported)!r}\n"
         (folder / "sitecustomize.py").write_text(head + SITECUSTOMIZE)
+
+    def python(self, *words, **variables) -> subprocess.CompletedProcess:
+        """How a Python process with these packages has ended, in the folder of the project."""
+        paths = {"PYTHONPATH": f"{self.folder}{os.pathsep}{HOME}"}
+        return subprocess.run(
+            [sys.executable, *map(str, words)],
+            cwd=HOME,
+            env=os.environ | paths | variables,
+            capture_output=True,
+            text=True,
+        )
 
     def imported(self) -> set[str]:
         """The packages that the last process has imported, by the names that they have there."""

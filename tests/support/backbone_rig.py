@@ -11,14 +11,8 @@ from dipaco.inner.state import Handover
 from dipaco.swarm.network.credentials import DAY_SECONDS
 from dipaco.swarm.roles.backbone import Backbone, BackbonePlace
 from dipaco.swarm.roles.session import SessionConfig, run_session
+from tests.support.members import join
 from tests.support.swarm_rig import AUTHORITY, RATES, SETTINGS, batch_of, first_state
-
-
-def until(condition, seconds=60.0):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def issued(run, roles):
@@ -32,7 +26,7 @@ def issued(run, roles):
 
 def backbone_of(run, path, name, credential, *, settings=None, listen="127.0.0.1:0", **more):
     """The backbone of a path, started."""
-    run.ledger.members.join(name, host="here", pid=1, process_id=name, machine="m", version="0")
+    join(run.ledger, name)
     backbone = Backbone(
         run.open_ledger,
         BackbonePlace(MODULAR, path, name),

@@ -35,18 +35,8 @@ PROCESS = (
 LAW = (
     *("algorithm", "evaluation", "inner", "model", "outer", "routing", "topology", "test_trees.py"),
     *("test_config.py", "test_configs.py", "test_house.py", "test_pages.py"),
-    *(
-        "control/test_plan.py",
-        "control/test_scheduler.py",
-        "data/test_pack.py",
-        "swarm/test_codecs.py",
-    ),
-    *(
-        "serving/test_sampling.py",
-        "swarm/test_leases.py",
-        "swarm/test_progress.py",
-        "swarm/test_shares.py",
-    ),
+    *("control/test_scheduler.py", "data/test_pack.py", "serving/test_sampling.py"),
+    *("swarm/test_codecs.py", "swarm/test_leases.py", "swarm/test_shares.py"),
 )
 STARTS_A_CLUSTER = {"cluster", "storm", "pair"}  # fixtures that do
 STARTS_A_PROCESS = {"dipaco", "half", "hosts"}  # arguments of a test, not what its fixtures ask for

@@ -1,7 +1,12 @@
-"""Workers that are members of a run in name alone."""
+"""Workers of a run that are names in its ledger, without a process."""
 
 
-def join(ledger, name, process_id=None, **more):
-    """It runs on this host, as a process of its own name unless another is given."""
-    of = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"} | more
-    return ledger.members.join(name, process_id=process_id or name, **of)
+def process_of(name):
+    """One of another machine."""
+    return f"another-boot - 1 {name}"
+
+
+def join(ledger, name="w", **more):
+    """Takes part under a name. What is not given does not matter."""
+    of = {"host": "there", "pid": 1, "process_id": process_of(name), "machine": "one"}
+    return ledger.members.join(name, **of | {"version": "0"} | more)

@@ -6,6 +6,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
+from dipaco.topology import PER_PATH, Level, Topology
+
 
 def texts_of(figure: Figure) -> list[Text]:
     """All texts that can be seen."""
@@ -45,6 +47,21 @@ def cut_off(figure: Figure) -> list[str]:
         for text, box in boxes_of(figure).items()
         if box.x0 < page.x0 or box.x1 > page.x1 or box.y0 < page.y0 or box.y1 > page.y1
     ]
+
+
+def assert_can_be_read(figure: Figure) -> None:
+    assert overlapping(figure) == []
+    assert cut_off(figure) == []
+
+
+def grid(*experts: int, has_own: bool = True) -> Topology:
+    """Levels with so many experts, and one with a module for each path."""
+    levels = [
+        Level(name=f"level_{number}", parts=(f"part_{number}",), experts=count)
+        for number, count in enumerate(experts)
+    ]
+    own = [Level(name="own", parts=("own",), experts=PER_PATH)] * has_own
+    return Topology(levels=(*levels, *own))
 
 
 def _low(axis) -> float:

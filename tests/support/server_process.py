@@ -6,7 +6,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 from tests.support.tiny_run import HOME
 
@@ -75,11 +74,3 @@ class Server:
         """Waits for the process; returns its exit code."""
         self.stderr += self.process.communicate(timeout=60)[1]
         return self.process.returncode
-
-
-def until(is_so):
-    for _ in range(600):
-        if is_so():
-            return
-        time.sleep(0.05)
-    raise AssertionError("the condition was not met in time")

@@ -4,6 +4,9 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import json
+import threading
+from unittest import mock
 
 import jax
 import numpy as np
@@ -12,11 +15,14 @@ from dipaco.model import lm
 from dipaco.model.config import ModelConfig, part_names
 from dipaco.model.inference import prepare
 from dipaco.model.spec import describe
+from dipaco.serving.decoding import decode
 from dipaco.serving.decoding.decode import LoopLimits
 from dipaco.serving.decoding.loop import Loop
 from dipaco.serving.decoding.mixing import LevelShape
 from dipaco.serving.decoding.request_queue import Finish, GenerationRequest, Stream, Token
-from dipaco.serving.dispatch import PathChoice, dispatch
+from dipaco.serving.dispatch import PathChoice, PromptRouter, dispatch
+from dipaco.serving.fairness import FairThreads
+from dipaco.serving.path_admission import PathAdmission
 
 CONFIG = ModelConfig(
     vocab_size=64,
@@ -37,11 +43,11 @@ jax.monitoring.register_event_duration_secs_listener(
 
 
 @functools.cache
-def random_parts(path: int):
+def random_parts(path: int, config=CONFIG):
     """Parameters of a path, large enough that every one of them affects the logits."""
     rng = np.random.default_rng(path)
     return jax.tree.map(
-        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(CONFIG)
+        lambda spec: rng.normal(0, 0.5, spec.shape).astype(np.float32), describe(config)
     )
 
 
@@ -80,6 +86,32 @@ def ids(stream: Stream) -> list[int]:
     return [token.id for token in read(stream)[0]]
 
 
+def one_by_one(loop: Loop, requests) -> list[list[int]]:
+    """The tokens of each request, none of which is served beside another."""
+    made = []
+    for each in requests:
+        stream = loop.submit(each)
+        run_until_idle(loop)
+        made.append(ids(stream))
+    return made
+
+
+@contextlib.contextmanager
+def failing(program, is_bad=lambda tokens: True):
+    """A program of the device fails for some tokens, after it has consumed the pool."""
+    real = getattr(decode, program)
+
+    def fails(config, prepared, pool, *arguments, **more):
+        tokens = more["history_BS"] if program == "decode_block" else arguments[0]
+        if is_bad(np.asarray(tokens)):
+            jax.tree.map(lambda leaf: leaf.delete(), pool)
+            raise RuntimeError("out of memory")
+        return real(config, prepared, pool, *arguments, **more)
+
+    with mock.patch.object(decode, program, fails):
+        yield
+
+
 def error_of(response, status, param=None, code=None):
     """The message of an error response, after checking its format."""
     assert response.status_code == status, response.text
@@ -93,6 +125,28 @@ def error_of(response, status, param=None, code=None):
     if code is not None:
         assert detail["code"] == code
     return detail["message"]
+
+
+def completion(client, body, **more):
+    """What a server answers that can answer."""
+    answer = client.post("/v1/completions", json=body, **more)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def post(body, size=0) -> tuple[bytes, bytes]:
+    """Head and body of a request for a completion; the body has as many bytes, or more."""
+    body = json.dumps(body).encode().ljust(size)
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(body)}"
+    return f"POST /v1/completions HTTP/1.1\r\nHost: here\r\n{fields}\r\n\r\n".encode(), body
+
+
+def events_of(answer):
+    """The events of a stream that has ended as it should."""
+    assert answer.headers["content-type"].startswith("text/event-stream"), answer.text
+    *events, end = [line for line in answer.text.split("\n\n") if line]
+    assert end == "data: [DONE]"
+    return [json.loads(event.removeprefix("data: ")) for event in events]
 
 
 def full_logits(config, parts, ids):
@@ -116,11 +170,16 @@ async def until(holds):
 
 def in_process(service):
     """A client of the service that needs no socket, and may ask for many things at once."""
-    import httpx
-
     from dipaco.serving.http.app import make_app
 
-    transport = httpx.ASGITransport(make_app(service))
+    return asked_by(make_app(service), port=123)
+
+
+def asked_by(app, port):
+    """Such a client of an app, with a port of its own."""
+    import httpx
+
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", port))
     return httpx.AsyncClient(transport=transport, base_url="http://here", timeout=60)
 
 
@@ -136,6 +195,27 @@ def path_bytes(folder) -> int:
 def route(service, served, prompt, path=None) -> PathChoice:
     """The path of a prompt, as the command line chooses it: it waits while paths are read."""
     return dispatch(service.run, served.release, prompt, path, service.dispatcher)
+
+
+def prompt_router(service, num_threads=1, dispatcher=None) -> PromptRouter:
+    """What a server of the service routes by."""
+    threads = FairThreads(num_threads, "test")
+    return PromptRouter(dispatcher or service.dispatcher, PathAdmission(service.cache), threads)
+
+
+@contextlib.contextmanager
+def running(config, listening):
+    """A server behind a socket, as uvicorn's configuration says."""
+    import uvicorn
+
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
 async def ask_and_leave(
@@ -163,6 +243,24 @@ async def ask_and_leave(
     }
     await app(scope, receive, send)
     return statuses[0]
+
+
+def byte_level(tokens=None, merges=()):
+    """A tokenizer of these tokens, or of one for each byte."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+    tokens = sorted(pre_tokenizers.ByteLevel.alphabet()) if tokens is None else tokens
+    vocabulary = {each: number for number, each in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, list(merges)))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    return tokenizer
+
+
+def object_of(**properties) -> dict:
+    """The schema of an object that has these properties, and no other."""
+    required = {"required": [*properties], "additionalProperties": False}
+    return {"type": "object", "properties": properties} | required
 
 
 class ForcedTokens:

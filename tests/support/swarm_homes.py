@@ -59,29 +59,34 @@ def run() -> RunConfig:
 
 
 class SwarmAtHome:
-    """One run, its backbone on the host `back`, and volunteers on hosts of their names.
+    """One run, its backbones and its volunteers, each on a host of its name.
 
     Args:
       folder: of everything.
-      hosts: `back` among them.
       cache: of the commands.
-      listen: where the backbone listens, on its host's address.
+      listen: where a backbone listens, on its host's address.
     """
 
     def __init__(self, folder: Path, hosts: Hosts, cache: Path, listen: str = "{}:{}"):
         self.folder, self.hosts, self.cache = folder, hosts, cache
-        self.run_folder = folder / "run"
-        self.listen = listen.format(hosts["back"].address, PORT)
+        self.run_folder, self.listen = folder / "run", listen
         self.processes: dict[str, subprocess.Popen] = {}
 
-    def start_backbone(self) -> None:
+    def start_backbone(self, name: str = "back", save_seconds: int = 3600) -> None:
+        """Volunteers that join afterwards are given its address."""
         config = self.folder / "config.py"
         config.write_text(CONFIG)
-        words = ["swarm", "start", str(config), "--run", str(self.run_folder)]
-        words += ["--listen", self.listen, "--name", "back", "--block-rows", "1"]
-        self._start("back", [*DIPACO, *words, "--save-seconds", "3600"])
-        self.wait_for(lambda: "dipaco swarm join " in self.said("back"))
-        self.address = self.said("back").rpartition("dipaco swarm join ")[2].split()[0]
+        listen = self.listen.format(self.hosts[name].address, PORT)
+        words = ["swarm", "start", str(config), "--run", str(self.run_folder), "--name", name]
+        words += ["--listen", listen, "--block-rows", "1", "--lease-seconds", "5"]
+        self._start(name, [*DIPACO, *words, "--save-seconds", str(save_seconds)])
+        self.wait_for(lambda: "dipaco swarm join " in self.said(name))
+        self.address = self.said(name).rpartition("dipaco swarm join ")[2].split()[0]
+
+    def kill(self, *names: str) -> None:
+        for name in names:
+            self.processes[name].kill()
+            self.processes.pop(name).wait()
 
     def join(self, name: str, *more: str, seconds_per_block: float = 0.1) -> None:
         """A volunteer on its host; a block takes so long at least."""

@@ -262,6 +262,16 @@ class Group:
         while not self.leader.group.ledger.adopt(name, set(range(8))):
             await asyncio.sleep(0.01)
 
+    def holds(self, monkeypatch, hold):
+        """Rounds end as `hold` does; nothing is checked, and no member falls silent."""
+
+        async def settle(plan, rows):
+            return {}
+
+        monkeypatch.setattr(self.leader._rounds, "hold", hold)
+        monkeypatch.setattr(self.leader._checks, "settle", settle)
+        monkeypatch.setattr(self.leader.group, "check_members", lambda: None)
+
     async def step(self):
         number, steps = self.holder.step, self.settings.local_steps
         batch = batch_of(number)
@@ -287,6 +297,12 @@ class Group:
 
     async def steps(self, count):
         return [await self.step() for _ in range(count)][-1]
+
+    async def step_until(self, condition, most=1000):
+        """Steps until that holds, which it must before the phase has so many steps."""
+        while not condition():
+            assert len(self.outcomes) < most, self.said
+            await self.step()
 
 
 class Slow:

@@ -277,6 +277,12 @@ FACTS = {
 }
 
 
+def in_ledger(folder: Path, statement: str) -> list[tuple]:
+    """The rows that a statement gives, in the ledger of a run's folder; what it changes stays."""
+    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
+        return ledger.execute(statement).fetchall()
+
+
 def facts(folder: Path) -> dict[str, set[tuple]]:
     """All rows of the ledger, but for what a clock or the number of an attempt decided."""
     if not (folder / "ledger.sqlite").exists():

@@ -14,7 +14,7 @@ from dipaco.inner.phase import run_phase
 from dipaco.inner.state import PathState
 from dipaco.inner.step import make_step
 from dipaco.outer.config import OuterSettings
-from dipaco.topology import Level, Topology, dissect
+from dipaco.topology import PER_PATH, Level, Topology, dissect
 
 TAU, PHASES, RATE = 3, 3, 0.05
 INNER = InnerSettings(steps=TAU, batch_size=4, clip_norm=1e6, warmup_steps=0)
@@ -80,6 +80,12 @@ GRID = Topology(
     levels=(
         Level(name="early", parts=("embed",), experts=2),
         Level(name="late", parts=("head",), experts=2),
+    )
+)
+PRIVATE = Topology(
+    levels=(
+        Level(name="early", parts=("embed",), experts=2),
+        Level(name="own", parts=("head",), experts=PER_PATH),
     )
 )
 FLAT = Topology(levels=(Level(name="all", parts=("embed", "head"), experts=3),))

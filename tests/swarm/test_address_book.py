@@ -11,8 +11,9 @@ from dipaco.swarm.network.credentials import Authority
 from dipaco.swarm.network.messages import AddressRecords
 from dipaco.swarm.network.wire import REQUEST_BYTES
 from dipaco.swarm.roles import session
-from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of
 from tests.support.swarm_rig import issue
+from tests.support.waiting import until
 
 ANA, BACK = issue("ana"), issue("back", "backbone")
 HERE = "203.0.113.7:4710"

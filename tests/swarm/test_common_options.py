@@ -9,8 +9,9 @@ from dipaco.config import MODULAR
 from dipaco.swarm.errors import OptionsDiffer
 from dipaco.swarm.roles import backbone_ledger
 from dipaco.swarm.roles.backbone_ledger import BackbonePlace
-from tests.support.backbone_rig import backbone_of, issued, until
+from tests.support.backbone_rig import backbone_of, issued
 from tests.support.swarm_rig import SETTINGS
+from tests.support.waiting import until
 
 OTHERS = {
     "`--block-rows` is 4 here and 2 there": {"block_rows": 4},
@@ -30,7 +31,7 @@ def register(run, name, path=0, settings=SETTINGS):
 
 
 def test_a_backbone_with_other_options_does_not_start(run, credentials):
-    with contextlib.closing(_Closing(backbone_of(run, 0, "first", credentials["first"]))):
+    with contextlib.closing(backbone_of(run, 0, "first", credentials["first"])):
         for says, other in OTHERS.items():
             settings = dataclasses.replace(SETTINGS, **other)
             with pytest.raises(OptionsDiffer, match="have crashed: first") as refused:
@@ -55,25 +56,13 @@ def test_options_change_when_all_have_left_and_not_after_a_crash(run):
 
 
 def test_a_backbone_that_is_refused_says_why_in_its_own_terminal(run, credentials, monkeypatch):
-    monkeypatch.setattr(
-        backbone_ledger, "options_of", lambda settings: {}
-    )  # not found at the start
+    monkeypatch.setattr(backbone_ledger, "options_of", lambda settings: {})  # none differ
     said = []
     first = backbone_of(run, 0, "first", credentials["first"])
-    with contextlib.closing(_Closing(first)):
+    with contextlib.closing(first):
         first._loop.call_soon_threadsafe(first._leader.start_leading)
         settings = dataclasses.replace(SETTINGS, codec="int8")
         more = {"settings": settings, "say": said.append}
-        with contextlib.closing(
-            _Closing(backbone_of(run, 0, "second", credentials["second"], **more))
-        ):
+        with contextlib.closing(backbone_of(run, 0, "second", credentials["second"], **more)):
             until(lambda: any("cannot follow" in one for one in said))  # and waits now
     assert "it trains another config than this group" in next(s for s in said if "cannot" in s)
-
-
-class _Closing:
-    def __init__(self, backbone):
-        self._backbone = backbone
-
-    def close(self):
-        self._backbone.close()

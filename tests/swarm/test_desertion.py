@@ -12,8 +12,9 @@ from dipaco.config import MODULAR
 from dipaco.swarm.leading import service
 from dipaco.swarm.roles import backbone_watch
 from dipaco.swarm.roles.volunteer import Volunteer
-from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of
 from tests.support.swarm_rig import first_state, largest_difference, plain_states
+from tests.support.waiting import until
 
 
 def leaves(lent, patch):
@@ -124,13 +125,8 @@ async def test_a_long_averaging_and_the_fetching_of_its_mean_leave_no_volunteer_
         assert num_volunteers_after(0.9 * 3600.0) == 1, "it cannot compute meanwhile"
         return [bytes(4 * group.compute.num_values)]
 
-    async def settle(plan, rows):
-        return {}
-
     group.add_timed("ana/1")
-    monkeypatch.setattr(leader._rounds, "hold", hold)
-    monkeypatch.setattr(leader._checks, "settle", settle)
-    monkeypatch.setattr(members, "check_members", lambda: None)
+    group.holds(monkeypatch, hold)
     step = asyncio.ensure_future(group.step())
     await group.adopt_all("ana/1")
     members.changed.set()

@@ -9,34 +9,23 @@ from hypothesis import strategies as st
 
 from dipaco.swarm.errors import BadMessage
 from dipaco.swarm.network.differences import WHOLE, StateUpdate, difference, updated
-from dipaco.swarm.network.messages import ClosedStep, GroupState, RoundPlan, Sender, Slice
+from dipaco.swarm.network.messages import ClosedStep, GroupState, Sender
+from tests.support.swarm_rig import round_plan
 
 SEALED_BYTES = 800  # of a reply beside its body: certificate, signatures, names
 
 
-def address_of(name):
-    return "203.0.113.77:38021"
-
-
-def slices_of(reducers, width=10):
-    return tuple(
-        Slice(start=i * width, stop=(i + 1) * width, reducer=name, address=address_of(name))
-        for i, name in enumerate(reducers)
-    )
+ADDRESS = "203.0.113.77:38021"
 
 
 def plan_of(number, senders, reducers):
-    return RoundPlan(
-        number=(7 << 32) + number,
-        step=number,
-        senders=tuple(
-            Sender(name=name, blocks=(2 * i, 2 * i + 1), targets=1022.0)
-            for i, name in enumerate(senders)
-        ),
-        slices=slices_of(reducers, 40_000),
-        codec="none",
-        within_seconds=3.0,
-    )
+    sends = [
+        Sender(name=name, blocks=(2 * i, 2 * i + 1), targets=1022.0)
+        for i, name in enumerate(senders)
+    ]
+    width, more = 40_000, {"within_seconds": 3.0}
+    slices = [(i * width, (i + 1) * width, name, ADDRESS) for i, name in enumerate(reducers)]
+    return round_plan((7 << 32) + number, sends, slices, step=number, **more)
 
 
 def closed_of(plan):
@@ -65,7 +54,7 @@ def state_of(number, plan=None, closed=()):
         plan=plan,
         closed=tuple(closed),
         pinned_step=-1,
-        backbones=(address_of("back"),),
+        backbones=(ADDRESS,),
         revoked=(),
     )
 

@@ -26,8 +26,7 @@ async def test_where_the_model_has_diverged_the_owner_is_told_and_no_volunteer_i
     diverged = first_state()._replace(parts=parts)
     group.holder.set_state(diverged, StatePosition("test", 4, "diverged"), [3.0] * 4)
     group.leader.begin_phase((group.wire.address,))
-    for name in ("ana", "bo", "cy"):
-        await group.join(name)
+    await group.join_all(ana=0.0, bo=0.0, cy=0.0)
     with pytest.raises(Diverged, match="at step 5 of the phase"):
         await asyncio.wait_for(group.step(), 20)
     assert group.leader.group.banned == {}
@@ -51,8 +50,7 @@ async def test_a_nan_that_the_leader_does_not_find_in_the_same_rows_is_not_the_m
         await asyncio.sleep(0.02)
     await group.join("ana", slow=0.02)
     await step
-    while eve.wire.name not in group.leader.group.banned:
-        await group.step()
+    await group.step_until(lambda: eve.wire.name in group.leader.group.banned)
     assert_replayed(group)
 
 

@@ -13,7 +13,7 @@ from dipaco.runs.version import program_version
 from dipaco.swarm.network import messages, wire
 from dipaco.swarm.training import state_holder
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
-from tests.support.swarm_rig import Group, assert_replayed, issue, wire_of
+from tests.support.swarm_rig import assert_replayed, issue, wire_of
 
 TIMES = 90  # each
 ROUND = {"round_number": 1, "start": 0, "stop": 5}
@@ -88,56 +88,43 @@ async def served(group, eve, content):
     return writer.content
 
 
-def test_every_kind_of_request_is_fuzzed():
-    async def scenario():
-        async with Group() as group:
-            assert set(BODIES) == set(group.wire._handlers)
-
-    asyncio.run(scenario())
+async def test_every_kind_of_request_is_fuzzed(group):
+    assert set(BODIES) == set(group.wire._handlers)
 
 
+@pytest.mark.usefixtures("real_time")
 @pytest.mark.parametrize("method", BODIES)
-def test_no_damaged_message_crashes_a_leader(method, monkeypatch):
+async def test_no_damaged_message_crashes_a_leader(group, method, monkeypatch):
     monkeypatch.setattr(state_holder, "UNSENT_ROUND_SECONDS", 0.1)
-    rng = random.Random(method)
-
-    async def scenario():
-        async with Group() as group:
-            unexpected = []
-            asyncio.get_running_loop().set_exception_handler(
-                lambda loop, context: unexpected.append(context)
-            )
-            eve = await wire_of(issue("eve"), listens=False)
-            certificate = eve.credential.certificate
-            members = group.leader.group
-            step = asyncio.ensure_future(group.step())
-            await asyncio.sleep(0)
-            whole = BODIES[method]
-            for number in range(TIMES):
-                members.banned.clear(), members.refusals.clear()
-                if eve.name not in members.members:
-                    members.add_member(eve.name, certificate, BODIES["join"])
-                body, payload = msgspec.msgpack.encode(whole), b""
-                if number % 3:
-                    is_typed = number % 3 == 1
-                    body = (
-                        encoded(damaged_fields(whole, rng))
-                        if is_typed
-                        else damaged_bytes(body, rng)
-                    )
-                    payload = rng.choice([b"", bytes(20), rng.randbytes(rng.randrange(200))])
-                request = wire.Request(method, body, eve.name, group.wire.name, len(payload))
-                header = msgspec.msgpack.encode(request)
-                if not number % 3:
-                    header = damaged_bytes(header, rng)
-                with warnings.catch_warnings(action="error"):
-                    await served(group, eve, len(header).to_bytes(4, "big") + header + payload)
-            assert not unexpected
-            members.remove(eve.name, "it has left")
-            await group.join("ana")
-            await step
-            await group.step()
-            assert_replayed(group)
-            await eve.transport.close()
-
-    asyncio.run(asyncio.wait_for(scenario(), 100))
+    rng, unexpected = random.Random(method), []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: unexpected.append(context)
+    )
+    eve = await wire_of(issue("eve"), listens=False)
+    certificate = eve.credential.certificate
+    members = group.leader.group
+    step = asyncio.ensure_future(group.step())
+    await asyncio.sleep(0)
+    whole = BODIES[method]
+    for number in range(TIMES):
+        members.banned.clear(), members.refusals.clear()
+        if eve.name not in members.members:
+            members.add_member(eve.name, certificate, BODIES["join"])
+        body, payload = msgspec.msgpack.encode(whole), b""
+        if number % 3:
+            is_typed = number % 3 == 1
+            body = encoded(damaged_fields(whole, rng)) if is_typed else damaged_bytes(body, rng)
+            payload = rng.choice([b"", bytes(20), rng.randbytes(rng.randrange(200))])
+        request = wire.Request(method, body, eve.name, group.wire.name, len(payload))
+        header = msgspec.msgpack.encode(request)
+        if not number % 3:
+            header = damaged_bytes(header, rng)
+        with warnings.catch_warnings(action="error"):
+            await served(group, eve, len(header).to_bytes(4, "big") + header + payload)
+    assert not unexpected
+    members.remove(eve.name, "it has left")
+    await group.join("ana")
+    await step
+    await group.step()
+    assert_replayed(group)
+    await eve.transport.close()

@@ -18,7 +18,7 @@ from dipaco.swarm.training.slices import Reducer
 from dipaco.swarm.training.state_download import fetch_held_state
 from dipaco.swarm.training.sum_sketch import BUCKETS, sketch_of
 from tests.support.fuzzing import damaged_bytes, damaged_fields, encoded
-from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, wire_of
+from tests.support.swarm_rig import Group, assert_replayed, first_state, issue, round_plan, wire_of
 
 TIMES = 200  # each
 EVE_AT = "127.0.0.1:9"
@@ -142,15 +142,9 @@ async def test_damaged_replies_of_a_reducer_do_not_stop_a_round(damaged, rng):
         vector = np.random.default_rng(0).normal(size=count).astype("<f4")
         if damaged == "part":
             vector[0] = np.nan  # the leader looks at the parts of such a mean
-        plan = messages.RoundPlan(
-            number=1,
-            step=0,
-            senders=(messages.Sender(name=eve.name, blocks=(0,), targets=46.0),),
-            slices=(messages.Slice(start=0, stop=count, reducer=eve.name, address=EVE_AT),),
-            codec="none",
-            within_seconds=0.2,
-            commitments=(messages.digest(vector.tobytes()),),
-        )
+        sender = messages.Sender(name=eve.name, blocks=(0,), targets=46.0)
+        of = {"within_seconds": 0.2, "commitments": (messages.digest(vector.tobytes()),)}
+        plan = round_plan(1, [sender], [(0, count, eve.name, EVE_AT)], step=0, **of)
         reducer = Reducer(eve.name)
         reducer.begin(plan)
         total = await reducer.slice_sum(1, 0, count)

@@ -121,19 +121,20 @@ def test_a_silent_members_sum_is_adopted_and_that_of_one_that_failed_a_round_is_
     assert not group.adopt(group.member("ana"), done(*blocks))
 
 
+def does(group):
+    return [peer["does"] for peer in group.status()["peers"].values()]
+
+
 def test_status_says_what_each_machine_does_now(group):
     ana, bo = joined(group), joined(group, "bo")
     group.add_member("cy", issue("cy").certificate, asks_to_join(computes=False))
 
-    def does():
-        return [peer["does"] for peer in group.status()["peers"].values()]
-
-    assert does() == ["waits", "waits", "adds up"]
+    assert does(group) == ["waits", "waits", "adds up"]
     while blocks := group.lease(ana).blocks:
-        assert does() == ["computes", "waits", "adds up"]
+        assert does(group) == ["computes", "waits", "adds up"]
         assert all(group.accept(ana, one) for one in done(*blocks))
     bo.parked_since = (3, 0.0)
-    assert does() == ["averages", "is parked", "adds up"]
+    assert does(group) == ["averages", "is parked", "adds up"]
 
 
 def test_after_a_change_of_leader_sums_are_adopted_and_no_rows_are_leased_meanwhile(group):
@@ -186,12 +187,9 @@ def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(g
     adds = keeps_rounds_from_ending(group, "zoe", times=2)
     adds.join_request = asks_to_join(None, computes=False)
 
-    def does():
-        return [peer["does"] for peer in group.status()["peers"].values()]
-
-    assert does() == ["waits", "waits", "adds up"], "ana has not computed yet"
+    assert does(group) == ["waits", "waits", "adds up"], "ana has not computed yet"
     ana.time_block(0.1)
-    assert does() == ["waits", "is suspended", "adds up"]
+    assert does(group) == ["waits", "is suspended", "adds up"]
     assert group.lease(eve).why == "is suspended"
     assert not group.lease(ana).why
     kinds = [peer["kind"] for peer in group.status()["peers"].values()]
@@ -200,15 +198,6 @@ def test_that_one_rests_is_in_its_lease_and_in_the_status_where_others_compute(g
         "computes, suspended: two averagings in a row did not end with it",
         "a backbone",
     ]
-
-
-def test_a_step_with_its_rows_brings_a_session_back(group):
-    ana, eve = joined(group), keeps_rounds_from_ending(group, "eve", times=2)
-    ana.time_block(0.1)
-    assert not group.lease(eve).blocks
-    group.count({"eve": (0,)})
-    assert group.lease(eve).blocks
-    assert group.lease(ana).blocks
 
 
 def test_a_new_session_makes_good_what_the_last_of_its_holder_did(group):
@@ -234,10 +223,6 @@ def now(monkeypatch):
     return clock
 
 
-def block_of(done):
-    return BlockResult(block=done, loss=1.0, targets=46.0)
-
-
 def test_nobody_becomes_faster_by_reporting_a_block_again_nor_by_late_ones_of_an_open_step(
     now, group
 ):
@@ -248,7 +233,7 @@ def test_nobody_becomes_faster_by_reporting_a_block_again_nor_by_late_ones_of_an
     assert not eve.seconds_per_block
     now[0] += 2.0
     for _ in range(9):
-        group.accept(eve, block_of(block))
+        group.accept(eve, *done(block))
         assert eve.seconds_per_block == pytest.approx(2.0)
         now[0] += 1e-3
     group.lease(eve)
@@ -266,7 +251,7 @@ def test_who_holds_blocks_back_until_others_have_computed_them_counts_as_that_sl
         assert group.lease(one).blocks
     for block in ana.untimed:
         now[0] += 1.0
-        group.accept(ana, block_of(block))
+        group.accept(ana, *done(block))
     useful_at = eve.useful_at
     now[0] += 60.0
     group.count({})
@@ -298,10 +283,10 @@ def test_a_step_does_not_wait_for_one_that_hangs_until_another_has_rested(now, g
                 break
         return now[0] - since
 
-    done = []
-    assert 60.0 < waited_seconds(done) < 400.0
+    leased = []
+    assert 60.0 < waited_seconds(leased) < 400.0
     eve.time_block(1.0)
-    assert waited_seconds(done) < 60.0, "until a block of ana comes"
+    assert waited_seconds(leased) < 60.0, "until a block of ana comes"
     now[0] += 1.0
     ana.time_block(1.0)
     group.check_members()

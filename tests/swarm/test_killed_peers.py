@@ -49,8 +49,7 @@ async def test_a_reducer_that_is_killed_while_it_adds_up_costs_no_step(group, pe
         return await hold(plan)
 
     group.leader._rounds.hold = holding
-    while not bo.has_fired:
-        await group.step()
+    await group.step_until(lambda: bo.has_fired)
     (last,) = [each for each in plans if name in {part.reducer for part in each.slices}][-1:]
     assert group.leader.group.departed[name]
     later = plans[plans.index(last) + 1]
@@ -88,7 +87,6 @@ async def test_a_donor_that_is_killed_in_the_middle_of_a_download_is_done_withou
     await until(lambda: bo.holder.position == group.holder.position)
     assert donor.has_fired
     assert largest_difference(bo.holder.state, group.holder.state) == 0.0
-    while bo.wire.name not in group.outcomes[-1].record.blocks:
-        await group.step()
+    await group.step_until(lambda: bo.wire.name in group.outcomes[-1].record.blocks)
     assert_replayed(group)
     assert donor.wait().code == -signal.SIGKILL

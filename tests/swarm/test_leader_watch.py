@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import pytest
 
 from dipaco.config import MODULAR
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.roles.backbone_ledger import BackboneLedger, BackbonePlace
 from dipaco.swarm.roles.backbone_watch import REFUSALS, LeaderWatch
+from tests.support.members import join, process_of
 from tests.support.swarm_rig import SETTINGS, issue, wire_of
 from tests.support.tiny_run import TOY
 
@@ -74,20 +74,10 @@ def test_a_leader_that_is_cut_off_may_lead_on_and_has_its_lease(address, error):
 
 
 @pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    for name in ("back", "second"):
-        process_id = f"process of {name}"
-        opened.ledger.members.join(
-            name, host="h", pid=1, process_id=process_id, machine="m", version="0"
-        )
-        opened.ledger.swarms.put_backbone(name, MODULAR, 0, f"{name}")
-    yield opened
-    opened.ledger.close()
-
-
-@pytest.fixture
 def ledger(run):
+    for name in ("back", "second"):
+        join(run.ledger, name)
+        run.ledger.swarms.put_backbone(name, MODULAR, 0, f"{name}")
     return BackboneLedger(run.ledger, BackbonePlace(MODULAR, 0, "second"), SETTINGS, "second")
 
 
@@ -96,7 +86,7 @@ def test_only_the_process_that_holds_the_claim_loses_it(run, ledger):
     claim = run.ledger.queue.claim("back")
     assert ledger.holder_at("third") is None
     holder = ledger.holder_at("back")
-    assert holder == ("back", "process of back")
+    assert holder == ("back", process_of("back"))
     assert ledger.end_claims_of(("back", "another process of that name")) == 0
     assert run.ledger.queue.is_held(claim)
     assert ledger.end_claims_of(holder) == 1

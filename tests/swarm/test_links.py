@@ -38,8 +38,7 @@ async def test_a_member_whose_link_fails_is_done_without_and_comes_back(group, o
     assert bo.wire.name not in group.outcomes[-1].record.blocks
     assert (link.lost_packets > 0) == (fault != "cut")
     link.restore()
-    while bo.wire.name not in group.outcomes[-1].record.blocks:
-        await group.step()
+    await group.step_until(lambda: bo.wire.name in group.outcomes[-1].record.blocks)
     assert_replayed(group)
 
 
@@ -68,6 +67,5 @@ async def test_over_a_link_that_comes_and_goes_every_step_is_right(group, on_hos
         await until(lambda before=lost_packets: link.lost_packets > before + 2)
         link.restore()
         await step
-    while bo.wire.name not in group.outcomes[-1].record.blocks:
-        await group.step()
+    await group.step_until(lambda: bo.wire.name in group.outcomes[-1].record.blocks)
     assert_replayed(group)

@@ -15,8 +15,7 @@ ROUNDS = 40  # within which a liar is out
 
 async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_has_it(group):
     """One NaN in its own part of its own slice, which no other peer adds up."""
-    for name in ("ana", "bo"):
-        await group.join(name, slow=0.3)
+    await group.join_all(ana=0.3, bo=0.3)
     await group.step()
 
     def with_a_nan(vector):
@@ -27,9 +26,7 @@ async def test_a_reducer_whose_own_part_makes_the_mean_a_nan_is_out_and_no_step_
         return vector
 
     eve = await group.join("eve", kind=sending(with_a_nan), slow=0.3, bytes_per_second=1e11)
-    while eve.wire.name not in group.leader.group.banned:
-        assert len(group.outcomes) < ROUNDS
-        await group.step()
+    await group.step_until(lambda: eve.wire.name in group.leader.group.banned, most=ROUNDS)
     assert list(group.leader.group.banned) == [eve.wire.name], "and nobody else"
     assert not group.evidence, "a machine's fault may be it: the third locks its credential"
     await group.steps(2)

@@ -12,11 +12,9 @@ from dipaco.runs.reading.status import status_of
 from dipaco.runs.version import program_version
 from dipaco.swarm.errors import SwarmRefuses
 from dipaco.swarm.network.messages import (
-    Ack,
     BlockResult,
     GroupInfo,
     JoinRequest,
-    SliceRequest,
     WorkReply,
     WorkRequest,
 )
@@ -77,9 +75,7 @@ async def test_a_bad_gradient_is_refused_and_others_compute_its_rows(group, alte
     await group.steps(2)
     eve = await group.join("eve", kind=sending(alter))
     banned = group.leader.group.banned
-    while not banned:
-        assert len(group.outcomes) < 40
-        await group.step()
+    await group.step_until(lambda: banned, most=40)
     assert list(banned) == [eve.wire.name]
     assert re.search(why, banned[eve.wire.name])
     await group.step()
@@ -92,9 +88,7 @@ async def test_a_sum_of_another_size_never_counts_and_no_reducer_is_blamed_for_i
     await group.steps(2)
     eve = await group.join("eve", kind=sending(lambda vector: vector[: len(vector) // 2]))
     late = f"{eve.wire.name} is gone: its part did not arrive"
-    while not any(sentence.startswith(late) for sentence in group.said):
-        assert len(group.outcomes) < 40
-        await group.step()
+    await group.step_until(lambda: any(one.startswith(late) for one in group.said), most=40)
     await group.steps(2)
     assert not group.leader._rounds.past.last_aside
     assert not any(eve.wire.name in outcome.record.blocks for outcome in group.outcomes)
@@ -113,9 +107,7 @@ async def test_a_pass_under_which_a_nan_came_three_times_is_locked_and_status_sa
     for number in range(1, 4):
         assert "the credential of eve is locked" not in group.said
         eve = await group.join("eve", kind=sending(with_a_nan), credential=eves)
-        while eve.wire.name not in members.banned:
-            assert len(group.outcomes) < 60
-            await group.step()
+        await group.step_until(lambda name=eve.wire.name: name in members.banned, most=60)
         assert len(swarms.refusals()[serial]) == number
         await group.kill("eve")
     assert "the credential of eve is locked" in group.said
@@ -181,20 +173,6 @@ async def test_rows_that_were_never_leased_cannot_be_claimed_nor_brought_from_no
     await wire.transport.close()
 
 
-async def test_a_peer_that_is_no_sender_cannot_push_into_a_round(group):
-    await group.join("ana", slow=0.02)
-    await group.step()
-    wire, closed = await wire_of(issue("eve")), group.outcomes[-1].closed
-    eve = wire.name
-    part = closed.slices[0]
-    body = SliceRequest(
-        round_number=closed.round_number, start=part.start, stop=part.stop, sender=eve
-    )
-    with pytest.raises(SwarmRefuses, match="has nothing to add"):
-        await wire.ask(part.address, "push", body, Ack, payload=b"", within_seconds=5.0)
-    await wire.transport.close()
-
-
 class NeverGives(Volunteer):
     """Takes a slice, and never replies to a request about it."""
 
@@ -214,8 +192,7 @@ async def test_a_reducer_that_never_replies_is_removed_and_gets_no_slice_again(g
     await group.step()
     eve = await group.join("eve", kind=NeverGives, bytes_per_second=1e9, slow=0.01)
     sentence = f"{eve.wire.name} is gone: it took a slice and does not answer"
-    while sentence not in "".join(group.said):
-        await group.step()
+    await group.step_until(lambda: sentence in "".join(group.said))
     await group.steps(3)
     reducers = {part.reducer for outcome in group.outcomes[-3:] for part in outcome.closed.slices}
     assert eve.wire.name not in reducers, "it gets no slice any more"
@@ -226,8 +203,7 @@ async def test_a_peer_that_is_stopped_in_a_block_loses_its_rows_to_others(group)
     await group.join("ana")
     await group.steps(2)
     slug = await group.join("slug")
-    while slug.wire.name not in group.outcomes[-1].record.blocks:
-        await group.step()
+    await group.step_until(lambda: slug.wire.name in group.outcomes[-1].record.blocks)
     slug.compute._seconds = 25.0  # far longer than its blocks took before
     started = time.monotonic()
     await group.steps(3)
@@ -252,8 +228,8 @@ async def test_a_volunteer_that_rests_says_so_once_and_why(group):
     said = []
     ana = await group.join("ana")
     bo = await group.join("bo", say=said.append)
-    while not all(group.leader.group.active_members()[one.wire.name].counted for one in (ana, bo)):
-        await group.step()
+    active = group.leader.group.active_members
+    await group.step_until(lambda: all(active()[one.wire.name].counted for one in (ana, bo)))
     for _ in range(2):
         group.leader.group._suspensions.note_failed(bo.wire.name, time.monotonic(), 60.0)
     while bo.does != "is suspended":

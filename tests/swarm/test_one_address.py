@@ -22,9 +22,10 @@ from dipaco.swarm.roles.session import (
     run_session,
     wire_to,
 )
-from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of
 from tests.support.backbone_stub import stub_backbone
 from tests.support.swarm_rig import SETTINGS, issue, largest_difference, plain_states
+from tests.support.waiting import until
 
 STEPS = 4
 

@@ -4,7 +4,6 @@ import pytest
 
 from dipaco.swarm.planning.track_records import (
     MAX_DOUBLINGS,
-    MAX_SLOWDOWN,
     SET_ASIDE_ROUNDS,
     PastRounds,
 )
@@ -65,12 +64,3 @@ def test_a_reducer_that_half_of_its_senders_do_not_reach_is_set_aside(unreached,
     forwarded = {(by, "eve/1") for by in sorted(senders)[:unreached]} | {("gone/1", "eve/1")}
     past.set_aside_unreached(forwarded, senders)
     assert rounds_aside(past, "eve/1") == (SET_ASIDE_ROUNDS if is_aside else 0)
-
-
-def test_a_late_sender_is_expected_later_each_time_and_less_after_rounds_that_go_well():
-    past = PastRounds()
-    for _ in range(9):
-        past.note_late("ana/1")
-    assert (past.slowdown("ana/1"), past.slowdown("bo/1")) == (MAX_SLOWDOWN, 1.0)
-    past.note_good([], ["ana/1"])
-    assert past.slowdown("ana/1") == MAX_SLOWDOWN / 2

@@ -105,7 +105,7 @@ def test_who_sends_nothing_never_rests_nor_do_its_holders_other_machines(held):
 
 
 async def test_a_step_counts_no_failure_of_one_that_sends_nothing(group, monkeypatch):
-    leader, members = group.leader, group.leader.group
+    members = group.leader.group
     mean = bytes(4 * group.compute.num_values)
     outcomes = [True, True, False]
 
@@ -116,13 +116,8 @@ async def test_a_step_counts_no_failure_of_one_that_sends_nothing(group, monkeyp
             raise RoundFailed({"bo/1": "it does not give the sum"})
         return [mean]
 
-    async def settle(plan, rows):
-        return {}
-
     group.add_timed("ana/1")
-    monkeypatch.setattr(leader._rounds, "hold", hold)
-    monkeypatch.setattr(leader._checks, "settle", settle)
-    monkeypatch.setattr(members, "check_members", lambda: None)
+    group.holds(monkeypatch, hold)
     step = asyncio.ensure_future(group.step())
     await group.adopt_all("ana/1")
     members.rows.began_at -= 60.0
@@ -157,14 +152,20 @@ def test_when_time_is_up_a_reducer_that_does_not_answer_is_at_fault(held):
     assert held.rounds.past.faults == {"ana/1": 1}
 
 
-def planning(held, *, num_values=1_000_000, per_second=1.25e6):
-    """The group's rounds, of so many values, whose members are at its state."""
+def of_values(held, num_values):
+    """The group's rounds, of so many values, at a state where its members are not."""
     rounds = held.rounds
     rounds._compute = SimpleNamespace(num_values=num_values, settings=SETTINGS)
     rounds._holder = SimpleNamespace(
         step=3, lineage="lineage 3", reducer=Reducer(BACK), compute=rounds._compute
     )
     rounds._wire.meter = LinkMeter(None)
+    return rounds
+
+
+def planning(held, *, per_second=1.25e6):
+    """The group's rounds, of a million values, whose members are at its state."""
+    rounds = of_values(held, 1_000_000)
     for number, name in enumerate(PEERS):
         held.group.members[name].works_at = "lineage 3"
         held.group.members[name].last_poll = poll(per_second)
@@ -239,10 +240,7 @@ def test_a_slow_backbone_and_a_slow_sender_that_is_alone_are_waited_for(held):
 
 
 def test_a_peer_that_computes_from_the_groups_state_may_add_up_whatever_its_last_poll_said(held):
-    rounds, ana = held.rounds, held.group.members["ana/1"]
-    rounds._compute = SimpleNamespace(num_values=100, settings=SETTINGS)
-    rounds._holder = SimpleNamespace(step=3, lineage="lineage 3")
-    rounds._wire.meter = LinkMeter(None)
+    rounds, ana = of_values(held, 100), held.group.members["ana/1"]
     assert {part.reducer for part in rounds.plan().slices} == {BACK}
     ana.works_at = "lineage 3"
     assert {part.reducer for part in rounds.plan().slices} == {BACK, "ana/1"}
@@ -250,10 +248,7 @@ def test_a_peer_that_computes_from_the_groups_state_may_add_up_whatever_its_last
 
 def test_what_took_long_to_compute_is_waited_for_longer_though_never_for_ever(held):
     """On a busy machine a part of 40 s of work comes a second late: it is not computed again."""
-    rounds = held.rounds
-    rounds._compute = SimpleNamespace(num_values=100, settings=SETTINGS)
-    rounds._holder = SimpleNamespace(step=3, lineage="")
-    rounds._wire.meter = LinkMeter(None)
+    rounds = of_values(held, 100)
     for _ in range(20):
         rounds._durations.add(0.01)  # of what was expected: rounds are quick here
     rows = held.group.rows

@@ -8,7 +8,8 @@ import pytest
 from dipaco.config import MODULAR
 from dipaco.swarm.network.messages import RUN_FAILED, RUN_OVER
 from dipaco.swarm.roles.peer import Peer
-from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import Lent, backbone_of, issued, phase_of
+from tests.support.waiting import until
 
 STEPS = 2
 

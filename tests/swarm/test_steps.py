@@ -38,8 +38,7 @@ def summed(volunteer):
 
 
 async def test_peers_of_different_speeds_take_the_steps_of_one_machine(group):
-    for name, slow in (("ana", 0.0), ("bo", 0.02), ("cy", 0.08)):
-        await group.join(name, slow=slow)
+    await group.join_all(ana=0.0, bo=0.02, cy=0.08)
     await group.steps(6)
     assert_replayed(group)
     blocks = dict.fromkeys(group.volunteers, 0)
@@ -149,8 +148,7 @@ class DiesAtPush(Volunteer):
 async def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_no_step(group):
     await group.join("ana", slow=0.05)
     await group.step()
-    await group.join("bo", kind=DiesAtPush, slow=0.01)
-    bo = group.volunteers["bo"][0]
+    bo = await group.join("bo", kind=DiesAtPush, slow=0.01)
     await until(lambda: bo.is_current)
     step = asyncio.ensure_future(group.step())
     await until(lambda: group.leader.group_state.plan is not None)
@@ -164,11 +162,8 @@ async def test_a_sender_and_reducer_that_dies_inside_a_round_costs_its_rows_and_
 async def test_a_late_volunteer_fetches_the_state_in_chunks_and_then_takes_part(group):
     await group.join("ana", slow=0.03)
     await group.steps(3)
-    await group.join("bo")
-    bo = group.volunteers["bo"][0]
-    while not any(bo.wire.name in outcome.record.blocks for outcome in group.outcomes):
-        await group.step()
-        assert len(group.outcomes) < 30
+    bo = await group.join("bo")
+    await group.step_until(lambda: bo.wire.name in group.outcomes[-1].record.blocks, most=30)
     assert_replayed(group)
     await until(lambda: bo.holder.position == group.holder.position)
     assert largest_difference(bo.holder.state, group.holder.state) == 0.0

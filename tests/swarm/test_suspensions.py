@@ -44,20 +44,6 @@ def test_a_new_session_goes_on_where_the_last_was_and_another_machine_of_the_hol
     assert not suspensions.is_suspended("bo/1", 0.0)
 
 
-def test_what_a_holders_old_sessions_did_is_made_good_by_its_new_one():
-    suspensions = Suspensions()
-    suspensions.note_joined("ana/1", set(), 0.0)
-    failed(suspensions, "ana/1", 6)
-    suspensions.note_joined("ana/2", {"bo/1"}, 0.0)
-    assert suspensions.is_suspended("ana/2", 1.0)
-    for _ in range(6):
-        suspensions.note_good("ana/2", 0.0)
-    assert failed(suspensions, "ana/2", 1) == [0.0]
-    suspensions.note_good("ana/2", 0.0)
-    suspensions.note_joined("ana/3", {"bo/1"}, 5000.0)
-    assert failed(suspensions, "ana/3", 1) == [0.0], "its first stall"
-
-
 def test_a_session_that_joins_again_while_another_is_away_takes_over_what_that_did():
     """Of one holder: else two sessions in turn would never be suspended."""
     suspensions = Suspensions()

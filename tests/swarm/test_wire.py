@@ -129,9 +129,11 @@ async def test_a_payload_of_no_sender_no_member_and_of_no_such_method_is_not_kep
             await pushed(eve, group.wire, MANY, "forward", forward)
         group.holder.reducer.begin(plan_of("ana/1", group.wire, stop=1))
         mean = SliceRequest(round_number=1, start=0, stop=1)
+        own = msgspec.structs.replace(PUSH, sender=eve.name)
         for method, body, why in (
             ("slice_mean", mean, "`slice_mean` none"),
             ("push", PUSH, "has nothing to add in that round"),
+            ("push", own, "has nothing to add in that round"),
         ):
             down = group.wire.meter.bytes_down
             with pytest.raises((SwarmRefuses, OSError)):

@@ -119,26 +119,22 @@ class Doubled:
 
 
 @pytest.fixture
-def leader_without_time(group, monkeypatch):
-    """It computes again what it must, and lends all other checks."""
+def without_time(monkeypatch):
+    """The leader computes again what it must, and lends all other checks."""
     monkeypatch.setattr(gradient_checks, "MAX_OPEN", 0)
     monkeypatch.setattr(checks, "MEAN_GAP", 1)
-    return group
 
 
 @pytest.mark.parametrize("codec", ["none", "int8"])
-async def test_volunteers_check_each_other_where_the_leader_has_no_time(monkeypatch, codec):
-    monkeypatch.setattr(gradient_checks, "MAX_OPEN", 0)
-    monkeypatch.setattr(checks, "MEAN_GAP", 1)
+@pytest.mark.usefixtures("without_time")
+async def test_volunteers_check_each_other_where_the_leader_has_no_time(codec):
     async with Group(dataclasses.replace(SETTINGS, codec=codec)) as group:
         found, computed = group.leader._checks, []
         own = found._sum
         found._sum = lambda blocks, rows: computed.append(rows.step) or own(blocks, rows)
         await group.join_all(ana=0.3, bo=0.3, cy=0.3)  # none seems slow on a busy machine
         eve = await group.join("eve", kind=sending(CHANGES["scaled"], 6), slow=0.3)
-        while not group.evidence:
-            await group.step()
-            assert len(group.outcomes) < 40, group.said
+        await group.step_until(lambda: group.evidence, most=40)
         ((who, evidence),) = group.evidence
         assert (who, evidence.kind) == (eve.wire.name, "gradient")
         assert list(group.leader.group.banned) == [who]
@@ -148,8 +144,8 @@ async def test_volunteers_check_each_other_where_the_leader_has_no_time(monkeypa
         assert len(honest) <= 4, "the leader computes newcomers' sums, and where two differ"
 
 
-async def test_a_checker_that_lies_locks_no_honest_one_and_is_out(leader_without_time):
-    group = leader_without_time
+@pytest.mark.usefixtures("without_time")
+async def test_a_checker_that_lies_locks_no_honest_one_and_is_out(group):
     await group.join_all(ana=0.01, bo=0.01)
     eve = await group.join("eve", kind=ChecksWrongly, slow=0.01)
     while not group.evidence:
@@ -161,13 +157,13 @@ async def test_a_checker_that_lies_locks_no_honest_one_and_is_out(leader_without
     assert_replayed(group)
 
 
-async def test_a_checker_that_does_not_come_holds_up_nothing(leader_without_time, monkeypatch):
-    group, found = leader_without_time, leader_without_time.leader._checks
+@pytest.mark.usefixtures("without_time")
+async def test_a_checker_that_does_not_come_holds_up_nothing(group, monkeypatch):
+    found = group.leader._checks
     monkeypatch.setattr(gradient_checks, "TAKEN_SECONDS", 0.1)
     monkeypatch.setattr(Volunteer, "on_check", lambda self, plan: None)
     await group.join_all(ana=0.01, bo=0.01)
-    while found.num_due < found.num_checked + 4:
-        await group.step()
+    await group.step_until(lambda: found.num_due >= found.num_checked + 4)
     assert not group.leader.group.banned
     await asyncio.sleep(0)
     assert not found.lent

@@ -51,9 +51,7 @@ def noisy(mean, parts):
 
 async def step_until_banned(group, eve):
     """Steps, until a peer is banned: within some rounds, and it alone. Returns why."""
-    while not group.leader.group.banned:
-        assert len(group.outcomes) < ROUNDS
-        await group.step()
+    await group.step_until(lambda: group.leader.group.banned, most=ROUNDS)
     assert list(group.leader.group.banned) == [eve.wire.name], group.said
     return group.leader.group.banned[eve.wire.name]
 
@@ -72,8 +70,7 @@ async def step_until_banned(group, eve):
 )
 async def test_a_reducer_that_lies_is_found_before_the_step_is_taken(codec, lie, why):
     async with Group(dataclasses.replace(SETTINGS, codec=codec)) as group:
-        for name in ("ana", "bo"):
-            await group.join(name)
+        await group.join_all(ana=0.0, bo=0.0)
         await group.step()
         eve = await group.join("eve", kind=lying(OnlyAddsUp, lie), bytes_per_second=1e9)
         reason = await step_until_banned(group, eve)

@@ -27,12 +27,16 @@ def _more_rows(monkeypatch):
         monkeypatch.setitem(PATHS, name, 4)
 
 
-def test_rows_scored_on_other_documents_are_not_compared():
-    rows = ROWS | {"flat": override(ROWS["flat"], ["evaluation.max_documents=2"])}
-    table = table_of(rows=rows)
+@pytest.mark.parametrize(
+    "setting", ["evaluation.max_documents=2", "data.length=48", "data.sources=toy:?seed=9"]
+)
+def test_rows_on_other_text_or_scored_on_other_documents_are_not_compared(setting):
+    table = table_of(rows=ROWS | {"flat": override(ROWS["flat"], [setting])})
     assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
     assert not any("flat" in pair for pair in pairs_of(table))
+    assert {row.name: row.spread for row in table.rows}["flat"] is None
     assert beside(table, APART)[0].endswith("not compared with it: flat.")
+    assert "| flat | 3 | 79.07 |  | 1.500 |" in render_sweep_markdown(table)
 
 
 @pytest.mark.parametrize(("most", "apart"), [(99, True), (100, False), (101, False)])
@@ -67,11 +71,6 @@ def test_rows_whose_text_was_read_in_another_way_are_compared():
     table = table_of(rows=rows)
     assert not table.apart
     assert pairs_of(table) == pairs_of(table_of())
-
-
-def test_rows_of_another_length_are_not_compared():
-    rows = ROWS | {"flat": override(ROWS["flat"], ["data.length=48"])}
-    assert "flat" in table_of(rows=rows).apart
 
 
 def test_seeds_whose_text_was_read_again_are_left_out_of_differences():

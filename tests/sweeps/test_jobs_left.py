@@ -30,6 +30,11 @@ def jobs_of(layout, *configs, tell=lambda event: None):
     return {job.title: job for job in jobs_left(runs, layout, "first", tell)}
 
 
+def bases_of(layout, *configs, **more):
+    """Jobs that train a base model."""
+    return [job for job in jobs_of(layout, *configs, **more).values() if job.verb == "pretrain"]
+
+
 def test_a_second_base_model_follows_the_first_for_its_text_and_does_not_fail_with_it(layout):
     jobs = jobs_of(layout, CONFIG, FASTER, override(CONFIG, ["data.sources=toy:?seed=3"]))
     first, second, other = (job for job in jobs.values() if job.verb == "pretrain")
@@ -56,8 +61,7 @@ def test_a_base_model_takes_the_text_that_a_run_of_the_folder_has(layout):
     other = override(CONFIG, ["data.held_fraction=0.2"])
     assert folder_with_text(layout, other, "first") is None
 
-    jobs = jobs_of(layout, FASTER, dataclasses.replace(FASTER, seed=7))
-    bases = [job for job in jobs.values() if job.verb == "pretrain"]
+    bases = bases_of(layout, FASTER, dataclasses.replace(FASTER, seed=7))
     assert [job.follows for job in bases] == [None, None], "the text is there: none waits for it"
     for job in bases:
         job.begin()
@@ -90,7 +94,7 @@ def test_a_damaged_text_is_not_taken_and_the_base_model_reads_it_itself(layout, 
     row = layout.row("first", 0)
     damage(read_text(row, CONFIG).folder / name)
     assert folder_with_text(layout, FASTER, "first") is None
-    (base,) = (job for job in jobs_of(layout, FASTER).values() if job.verb == "pretrain")
+    (base,) = bases_of(layout, FASTER)
     base.begin()
     prepare(FASTER.corpus, Layout(base.folder).corpus).check_tokens()
     assert folder_with_text(layout, FASTER, "first") == base.folder
@@ -156,7 +160,7 @@ def test_a_text_is_read_whole_once_for_all_base_models_and_not_where_they_have_i
     read_text(row, CONFIG)
     configs = [dataclasses.replace(CONFIG, seed=seed) for seed in range(1, 5)]
     for _ in range(2):
-        bases = [job for job in jobs_of(layout, *configs).values() if job.verb == "pretrain"]
+        bases = bases_of(layout, *configs)
         for job in bases:
             job.begin()
     assert len(bases) == 4
@@ -167,9 +171,8 @@ def test_a_damaged_text_that_is_passed_over_is_said_once(layout):
     row = layout.row("first", 0)
     damage(read_text(row, CONFIG).folder / "tokens_00000.arrayrecord")
     events = []
-    for job in jobs_of(layout, FASTER, tell=events.append).values():
-        if job.verb == "pretrain":
-            job.begin()
+    for job in bases_of(layout, FASTER, tell=events.append):
+        job.begin()
     (event,) = events
     assert event.level == "warning"
     assert f"{Layout(row).corpus} is not taken" in str(event)

@@ -11,7 +11,7 @@ from dipaco.evaluation.tables import num_bytes, quantity
 from dipaco.sweeps.pairing import paired_difference
 from dipaco.sweeps.plot import NO_BREAK, draw_sweep, sweep_figure
 from dipaco.sweeps.table import SweepRow, SweepTable, by_seed
-from tests.support.pictures import boxes_of, cut_off, overlapping
+from tests.support.pictures import assert_can_be_read, boxes_of, overlapping
 from tests.support.report_costs import COSTS
 
 SEEDS = (0, 1, 2)
@@ -108,8 +108,7 @@ LONG = "2x2 with private parts and with what was changed in this row, at rate 0.
 )
 def test_nothing_lies_over_anything_else_or_is_cut_off(names):
     figure = sweep_figure(table_of(names))
-    assert overlapping(figure) == []
-    assert cut_off(figure) == []
+    assert_can_be_read(figure)
 
 
 def test_rows_are_ranked_and_marked_at_their_mean():
@@ -205,7 +204,7 @@ def test_rows_of_other_seeds_say_how_many_they_have():
     assert f"flat 4{NO_BREAK * 2}52.90{NO_BREAK}(1{NO_BREAK}seed)" in texts
     assert f"2x2{NO_BREAK * 2}51.50{NO_BREAK}(3{NO_BREAK}seeds)" in texts
     assert any("not the same of all rows" in text for text in texts)
-    assert overlapping(figure) == cut_off(figure) == []
+    assert_can_be_read(figure)
 
 
 def test_rows_on_other_text_are_ranked_and_not_compared():

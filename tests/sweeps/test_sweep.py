@@ -1,9 +1,7 @@
 """A sweep's command as a whole, without training: its runs are begun, and some said to be done."""
 
-import contextlib
 import dataclasses
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,13 @@ from dipaco.evaluation.tables import ReportRow
 from dipaco.library.errors import SweepUnfinished
 from dipaco.overrides import override
 from dipaco.runs.opening import create_or_open, reading
-from dipaco.store.layout import Layout, SweepLayout
+from dipaco.store.layout import SweepLayout
 from dipaco.sweeps import sweep
 from dipaco.sweeps.errors import RowRefused
 from dipaco.sweeps.measured import Origin
 from dipaco.sweeps.sweep import run_sweep
 from tests.support.report_costs import COSTS
-from tests.support.tiny_run import TOY
+from tests.support.tiny_run import TOY, in_ledger
 
 FLAT = dataclasses.replace(TOY, baselines=(DENSE,))
 ROWS = {
@@ -43,8 +41,7 @@ def result(name: str, seed: int) -> ReportRow:
 
 def finish(folder: Path) -> None:
     """Says that the tasks of a run are done."""
-    with contextlib.closing(sqlite3.connect(Layout(folder).ledger)) as ledger, ledger:
-        ledger.execute("UPDATE tasks SET state = 'done'")
+    in_ledger(folder, "UPDATE tasks SET state = 'done'")
 
 
 def fail(folder: Path) -> None:

@@ -146,18 +146,6 @@ def test_rows_have_the_keys_of_a_report_and_of_a_sweep():
     assert {row["name"] for row in content["runs"]} >= {"flat", "flat_best_path"}
 
 
-def test_rows_on_other_text_are_not_compared():
-    data = dataclasses.replace(ROWS["flat"].data, sources=("toy:?seed=9",))
-    other = dataclasses.replace(ROWS["flat"], data=data)
-    table = table_of(rows=ROWS | {"flat": other})
-    assert table.apart == ["flat", "flat_every_16", "flat_best_path"]
-    assert not [o for o in table.orderings if "flat" in (o.better, o.worse)]
-    assert {row.name: row.spread for row in table.rows}["flat"] is None
-    text = render_sweep_markdown(table)
-    assert "and not compared with it: flat.\n" in text
-    assert "| flat | 3 | 79.07 |  | 1.500 |" in text
-
-
 def test_dense_baselines_of_a_row_have_one_level():
     trials = trials_of("toy", {"flat": ROWS["flat"]}, [0])
     results = {trial: [result("flat", 0, "dense"), result("flat", 0)] for trial in trials}

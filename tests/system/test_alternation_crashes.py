@@ -2,14 +2,12 @@
 and robbed of what they made, ends with the facts of an undisturbed one.
 """
 
-import contextlib
 import json
-import sqlite3
 from pathlib import Path
 
 import pytest
 
-from tests.support.tiny_run import Fault, facts, report
+from tests.support.tiny_run import Fault, facts, in_ledger, report
 from tests.system.test_crashes import killed_at_each
 
 SETTINGS = [
@@ -82,5 +80,4 @@ def test_what_an_alternation_made_is_made_again_where_it_is_lost(
 
 
 def names(folder: Path, query: str) -> list[str]:
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
-        return [name for (name,) in ledger.execute(query)]
+    return [name for (name,) in in_ledger(folder, query)]

@@ -6,7 +6,6 @@ import contextlib
 import json
 import re
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from dipaco.errors import NOT_NOW
-from tests.support.tiny_run import CONFIG, Fault, facts, report
+from tests.support.tiny_run import Fault, facts, in_ledger, report
 
 NEW = [
     # (settings, the error, what the sentence must hold); spellings are in tests/test_config.py
@@ -46,26 +45,6 @@ def test_a_setting_that_does_not_fit(here, dipaco, config_file, tmp_path):
         sets = [word for setting in settings.split() for word in ("--set", setting)]
         refused(here(*train, *sets), error, advice)
     refused(dipaco(*train, *sets), error, advice)  # a process of its own, as a user has it
-
-
-CONFIGS = [
-    ("def run(:", "BadConfigFile", "SyntaxError"),
-    (CONFIG.replace("d_model", "width"), "BadConfigFile", "width"),
-    (
-        CONFIG.replace('"final_norm", "head"', '"final_norm", "head", "embed"'),
-        "PartOwnedTwice",
-        "`embed` is owned by level `early` and by level `late`",
-    ),
-]
-
-
-def test_a_config_file_that_is_none(here, tmp_path):
-    config, run = tmp_path / "config.py", ("--run", tmp_path / "run")
-    refused(here("train", config, *run), "BadConfigFile", "there is no such file")
-    for text, error, advice in CONFIGS:
-        config.write_text(text)
-        refused(here("train", config, *run), error, advice)
-    assert not (tmp_path / "run").exists()
 
 
 def words(count: int, what: str = "word") -> str:
@@ -116,59 +95,49 @@ def test_files_that_are_not_there_are_said_before_a_folder_is_made(here, config_
     command = ("train", config_file, "--run", tmp_path / "run", "--set")
     refused(here(*command, "data.sources=text:nowhere/*.txt"), "BadSource", "Check the path")
     refused(here(*command, "data.tokenizer=nowhere.json"), "BadTokenizer", "tokenizer.json")
+    nowhere = here("train", tmp_path / "config.py", "--run", tmp_path / "run")
+    refused(nowhere, "BadConfigFile", "there is no such file")
     assert not (tmp_path / "run").exists()
 
 
 def other_version(folder: Path) -> None:
-    change(folder, "UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
+    in_ledger(folder, "UPDATE meta SET value = '0.0.9' WHERE key = 'version'")
 
 
 def other_schema(folder: Path) -> None:
-    change(folder, "PRAGMA user_version = 99")
+    in_ledger(folder, "PRAGMA user_version = 99")
 
 
-def change(folder: Path, statement: str) -> None:
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
-        ledger.execute(statement)
-        ledger.commit()
-
-
-def flip(pattern: str, place: float = 0.7):
-    """Turns one bit round in every file of a pattern, at a fraction of its length."""
+def spoilt(pattern: str, change: Callable[[bytes], bytes]):
+    """Changes the bytes of every file of a pattern."""
 
     def spoil(folder: Path) -> None:
         files = [file for file in folder.glob(pattern) if file.is_file() and file.stat().st_size]
         assert files, f"no file {pattern}"
         for file in files:
-            content = bytearray(file.read_bytes())
-            content[int(len(content) * place)] ^= 4
-            file.write_bytes(content)
+            file.write_bytes(change(file.read_bytes()))
 
     return spoil
+
+
+def flip(pattern: str, place: float = 0.7):
+    """Turns one bit round, at a fraction of the length."""
+
+    def flipped(content: bytes) -> bytes:
+        at = int(len(content) * place)
+        return content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+
+    return spoilt(pattern, flipped)
 
 
 def turn_round(pattern: str):
     """Turns every bit round: wherever a program reads, it reads something else."""
-
-    def spoil(folder: Path) -> None:
-        files = list(folder.glob(pattern))
-        assert files, f"no file {pattern}"
-        for file in files:
-            file.write_bytes(bytes(byte ^ 255 for byte in file.read_bytes()))
-
-    return spoil
+    return spoilt(pattern, lambda content: bytes(byte ^ 255 for byte in content))
 
 
 def cut(pattern: str):
     """Takes the last bytes away."""
-
-    def spoil(folder: Path) -> None:
-        files = list(folder.glob(pattern))
-        assert files, f"no file {pattern}"
-        for file in files:
-            file.write_bytes(file.read_bytes()[:-7])
-
-    return spoil
+    return spoilt(pattern, lambda content: content[:-7])
 
 
 def remove(pattern: str):
@@ -304,29 +273,9 @@ def test_databases_that_cannot_be(here, half, config_file, tmp_path):
         assert "hunter2" not in ended.err
     refused(here(*command, "mysql://host/runs"), "BadDatabase", "Expected postgresql://")
     refused(here(*command, "env:NOT_SET"), "VariableMissing", "`NOT_SET`")
-    at_other_database = (
-        "train",
-        config_file,
-        "--run",
-        half.folder,
-        "--database",
-        "postgresql://h/runs",
-    )
-    refused(here(*at_other_database), "RunOfOtherDatabase", "ledger.sqlite")
+    other = here("train", config_file, "--run", half.folder, "--database", "postgresql://h/runs")
+    refused(other, "RunOfOtherDatabase", "ledger.sqlite")
     assert contents(half.folder) == before
-
-
-def test_a_folder_that_cannot_be_written(here, config_file, tmp_path):
-    in_the_way = tmp_path / "file"
-    in_the_way.write_text("mine")
-    refused(here("train", config_file, "--run", in_the_way), "RunIsFile", "Give the run's folder")
-    for folder in (in_the_way / "run", Path("/proc/run")):
-        ended = here("train", config_file, "--run", folder)
-        refused(ended, "NotWritable", "What was there before is whole")
-    (tmp_path / "runs" / "one").mkdir(parents=True)
-    ended = here("train", config_file, "--run", tmp_path / "runs")
-    refused(ended, "FolderHoldsOther", "Give the run a folder of its own")
-    assert in_the_way.read_text() == "mine"
 
 
 def test_a_run_on_a_disk_that_is_read_only_is_looked_at(here, tiny, read_only, tmp_path):

@@ -6,9 +6,7 @@ there each time; that the fault was really met is checked every time. What it ha
 must be a part of what the undisturbed run recorded.
 """
 
-import contextlib
 import signal
-import sqlite3
 from pathlib import Path
 
 import pytest
@@ -17,7 +15,7 @@ from dipaco.overrides import load_config
 from dipaco.receipt import Receipt
 from dipaco.runs.opening import create_or_open, database_location_of
 from dipaco.store.objects import Objects
-from tests.support.tiny_run import Fault, facts, facts_on_server, report
+from tests.support.tiny_run import Fault, facts, facts_on_server, in_ledger, report
 
 # Points of tools/support/fault_points.py, in the order in which a run meets them. SIGKILL, unless
 # it says Ctrl-C.
@@ -113,12 +111,12 @@ def test_so_does_one_whose_facts_are_on_a_server(dipaco, tiny, postgresql_server
 def assert_objects_are_whole(folder: Path, kept: set[str]) -> None:
     """Of those that a finished run keeps."""
     objects = Objects(folder)
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger:
-        receipts = ledger.execute(
-            "SELECT name, digest, num_bytes FROM modules UNION "
-            "SELECT state_name, state_digest, state_bytes FROM modules WHERE state_name IS NOT NULL"
-            " UNION SELECT name, digest, num_bytes FROM scores"
-        ).fetchall()
+    receipts = in_ledger(
+        folder,
+        "SELECT name, digest, num_bytes FROM modules UNION "
+        "SELECT state_name, state_digest, state_bytes FROM modules WHERE state_name IS NOT NULL"
+        " UNION SELECT name, digest, num_bytes FROM scores",
+    )
     receipts = [receipt for receipt in receipts if receipt[0] in kept]
     assert len(receipts) > 20
     for receipt in receipts:

@@ -2,15 +2,12 @@
 with the facts of one that nothing happened to.
 """
 
-import signal
-
 import pytest
 
 from tests.support.tiny_run import Fault, facts
-from tests.system.test_crashes import killed_at_each
+from tests.system.test_crashes import CTRL_C, killed_at_each
 
 DELAYED = ("--set", "outer.delay=1", "--set", "phases=3")
-CTRL_C = {"number": signal.SIGINT}
 # The toy takes three steps in a phase; from its second phase on, the first of them is taken ahead.
 FAULTS = [
     Fault("inside steps", "train", nth=13, **CTRL_C),

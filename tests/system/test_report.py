@@ -2,15 +2,13 @@
 are what arithmetic says.
 """
 
-import contextlib
 import itertools
 import json
-import sqlite3
 
 import pytest
 
 from dipaco.runs.forecast.forecast import forecast
-from tests.support.tiny_run import TOY
+from tests.support.tiny_run import TOY, in_ledger
 
 VOCABULARY, WIDTH, HIDDEN, LAYERS, LENGTH = 300, 32, 48, 2, 64
 PATHS, PHASES, TAU, BASE_STEPS, BATCH = 4, 2, 3, 4, 4
@@ -92,9 +90,7 @@ def test_bytes_are_those_of_the_plan_and_a_machine_by_itself_exchanges_nothing(r
 
 
 def test_each_machine_trains_the_base_model_and_its_path_and_then_transfers(tiny, rows):
-    with sqlite3.connect(tiny.folder / "ledger.sqlite") as ledger:
-        seconds = dict(ledger.execute("SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
-    ledger.close()
+    seconds = dict(in_ledger(tiny.folder, "SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
     for name, arm, machines in [("modular", "modular", PATHS), ("dense", "dense", 1)]:
         row = rows[name]
         machine_seconds = seconds["base"] + seconds[arm] / machines
@@ -107,8 +103,7 @@ def test_each_machine_trains_the_base_model_and_its_path_and_then_transfers(tiny
 def test_one_machine_without_a_link_has_the_seconds_of_a_machine_with_one(tiny, report, rows):
     """Read off the better of the dense curves, between their evaluations."""
     row, seconds = report["equal_seconds"], rows["modular"]["link_seconds"]["20"]
-    with contextlib.closing(sqlite3.connect(tiny.folder / "ledger.sqlite")) as ledger:
-        took = dict(ledger.execute("SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
+    took = dict(in_ledger(tiny.folder, "SELECT arm, sum(seconds) FROM trained GROUP BY arm"))
     read = []
     for name in ("dense", "dense_equal_tokens"):
         curve = report["curves"][name]
@@ -169,7 +164,5 @@ def test_markdown_picture_and_events_are_beside_it(tiny, rows):
 
 
 def test_the_table_in_the_ledger_says_the_same(tiny, rows):
-    with sqlite3.connect(tiny.folder / "ledger.sqlite") as ledger:
-        (summary,) = ledger.execute("SELECT summary FROM stages WHERE stage = 'report'").fetchone()
-    ledger.close()
+    ((summary,),) = in_ledger(tiny.folder, "SELECT summary FROM stages WHERE stage = 'report'")
     assert json.loads(summary) == {name: row["perplexity"] for name, row in rows.items()}

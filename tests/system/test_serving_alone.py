@@ -1,10 +1,7 @@
 """A machine that only serves needs what `serving/requirements.txt` lists, all of it and no more."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
@@ -53,14 +50,8 @@ def test_the_plain_tests_need_what_training_needs_but_for_pyarrow():
 def test_the_plain_tests_are_collected_with_what_they_install_alone(tmp_path):
     bare = Bare(tmp_path, declared("test").values())
     assert {"aiohttp", "pandas", "starlette", "torch"} <= bare.absent
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"],
-        cwd=HOME,
-        env={k: v for k, v in os.environ.items() if k != "DIPACO_EVERYTHING_INSTALLED"}
-        | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
-        capture_output=True,
-        text=True,
-    )
+    words = ("-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider")
+    done = bare.python(*words, DIPACO_EVERYTHING_INSTALLED="")
     assert done.returncode == 0, done.stdout[-2000:]
 
 
@@ -87,12 +78,8 @@ def test_a_completion_is_served_without_any_other_package(tiny, bare, command_ca
 
 
 def test_what_is_missing_for_other_verbs_is_named(bare, tmp_path):
-    ended = subprocess.run(
-        [sys.executable, "-m", "dipaco.cli.main", "train", "toy", "--run", str(tmp_path / "run")],
-        env=os.environ | {"PYTHONPATH": f"{bare.folder}{os.pathsep}{HOME}"},
-        capture_output=True,
-        text=True,
-    )
+    train = ("-m", "dipaco.cli.main", "train", "toy", "--run", tmp_path / "run")
+    ended = bare.python(*train)
     assert ended.returncode == 4, ended.stderr
     assert (
         "ExtraMissing: This needs the package `array_record`, which is not installed."

@@ -1,41 +1,47 @@
 """The storm in its smallest forms, and that its checker does not let anything pass."""
 
-import contextlib
-import json
 import os
-import sqlite3
 import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from storms import checker
 from support import wall_clock
 
 from dipaco.runs.opening import reading
-
-TOOL = Path(__file__).parents[2] / "tools" / "storm.py"
+from tests.support.tiny_run import in_ledger
 
 
 @pytest.fixture
-def storm(command_cache, tmp_path):
+def storm(tool):
     """`storm(*options)`: its last line, and everything that it printed."""
 
     def run_storm(*options):
-        command = [sys.executable, str(TOOL), *options, "--folder", str(tmp_path)]
-        # The workers are as the user's are: no fake devices.
-        environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
-        assert done.returncode == 0, done.stdout + done.stderr
-        answer = json.loads(done.stdout.splitlines()[-1])
-        assert answer["digest_equal"], done.stdout
+        answer, said = tool("storm.py", *options)
+        assert answer["digest_equal"], said
         assert (answer["documents_lost"], answer["documents_twice"]) == (0, 0)
         assert answer["lies_unsaid"] == []
-        return answer, done.stdout
+        return answer, said
 
     return run_storm
+
+
+@pytest.fixture
+def clock(tmp_path):
+    """A wall clock that jumps, for other processes."""
+    if (library := wall_clock.build(tmp_path)) is None:
+        pytest.skip("there is no C compiler here: the storm has no jumping clocks either")
+    return wall_clock.WallClock(library, tmp_path / "clock")
+
+
+def printed(clock, code):
+    """By a process that reads this clock."""
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600,
+        env={**os.environ, **clock.environment},
+    ).stdout  # fmt: skip
 
 
 def with_every_fault(storm, *options):
@@ -100,18 +106,10 @@ def test_with_a_quorum_it_ends_as_algorithm_1_does_with_what_each_step_took(stor
     assert answer["lies_refused"] == answer["faults"]["contribution: NaN"], said
 
 
-def test_a_wall_clock_that_jumps_is_read_by_all_in_the_process_and_no_other_clock_jumps(tmp_path):
-    library = wall_clock.build(tmp_path)
-    if library is None:
-        pytest.skip("there is no C compiler here: the storm has no jumping clocks either")
-    clock = wall_clock.WallClock(library, tmp_path / "clock")
+def test_a_wall_clock_that_jumps_is_read_by_all_in_the_process_and_no_other_clock_jumps(clock):
     clock.jump(-7200)
     code = "import time; print(time.time(), time.monotonic(), time.strftime('%s'))"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env={**os.environ, **clock.environment},
-    )  # fmt: skip
-    wall, monotonic, text = map(float, done.stdout.split())
+    wall, monotonic, text = map(float, printed(clock, code).split())
     assert wall == pytest.approx(time.time() - 7200, abs=60)
     assert text == pytest.approx(wall, abs=60)
     assert monotonic == pytest.approx(time.monotonic(), abs=60)
@@ -119,12 +117,8 @@ def test_a_wall_clock_that_jumps_is_read_by_all_in_the_process_and_no_other_cloc
 
 
 @pytest.mark.parametrize("hours", [-2, 4])
-def test_what_waits_until_a_time_of_a_wrong_clock_waits_as_long_as_it_should(hours, tmp_path):
+def test_what_waits_until_a_time_of_a_wrong_clock_waits_as_long_as_it_should(hours, clock):
     """TensorStore's deadlines are times of the wall clock."""
-    library = wall_clock.build(tmp_path)
-    if library is None:
-        pytest.skip("there is no C compiler here: the storm has no jumping clocks either")
-    clock = wall_clock.WallClock(library, tmp_path / "clock")
     clock.jump(hours * 3600)
     code = (
         "import tensorstore, time\n"
@@ -133,16 +127,7 @@ def test_what_waits_until_a_time_of_a_wrong_clock_waits_as_long_as_it_should(hou
         "try: future.result(timeout=1.0)\n"
         "except TimeoutError: print(time.monotonic() - began)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600,
-        env={**os.environ, **clock.environment},
-    )  # fmt: skip
-    assert float(done.stdout) > 0.9
-
-
-def change(folder, statement):
-    with contextlib.closing(sqlite3.connect(folder / "ledger.sqlite")) as ledger, ledger:
-        assert ledger.execute(statement).rowcount == 1
+    assert float(printed(clock, code)) > 0.9
 
 
 def test_the_checker_sees_one_changed_digest(tiny, copy_of):
@@ -151,7 +136,7 @@ def test_the_checker_sees_one_changed_digest(tiny, copy_of):
         assert checker.digests(here) == checker.digests(there)
         assert len(checker.digests(there)) == 4 * 3
     late = "arm = 'modular' AND module = 'late/0001' AND phase = 1"
-    change(other.folder, f"UPDATE modules SET digest = 'f' || substr(digest, 2) WHERE {late}")
+    in_ledger(other.folder, f"UPDATE modules SET digest = 'f' || substr(digest, 2) WHERE {late}")
     with reading(tiny.folder) as there, reading(other.folder) as here:
         assert checker.digests(here) != checker.digests(there)
 
@@ -175,6 +160,6 @@ def test_the_checker_counts_rows_that_were_lost_and_rows_that_came_twice(
     run = copy_of(tiny)
     with reading(run.folder) as opened:
         assert checker.rows_lost_and_twice(opened) == (0, 0)
-    change(run.folder, statement)
+    assert len(in_ledger(run.folder, f"{statement} RETURNING phase")) == 1
     with reading(run.folder) as opened:
         assert checker.rows_lost_and_twice(opened) == (lost, twice)

@@ -19,7 +19,7 @@ def at_home(hosts, tmp_path, command_cache):
     def make(listen, *more):
         swarm = SwarmAtHome(tmp_path, hosts("back", *AT_HOME, *more), command_cache, listen)
         swarms.append(swarm)
-        swarm.start_backbone()
+        swarm.start_backbone(save_seconds=1)
         return swarm
 
     yield make
@@ -62,4 +62,23 @@ def test_volunteers_behind_routers_are_clients_by_evidence_and_who_is_reached_ad
     swarm.wait_for_steps_with({"eve"}, 1)
     assert set(kinds(swarm)) == {*clients, "dan"}
     assert "refused" not in swarm.said("back"), "each is blamed for nothing"
+    assert_is_of_one_machine(swarm)
+
+
+@pytest.mark.slow
+def test_a_group_goes_on_when_all_backbones_are_at_other_addresses(at_home):
+    """ana, behind a router, has the address of the first backbone only, and is never dialled. dan,
+    whom the new backbones reach, tells her.
+    """
+    swarm = at_home("{}:{}", "spare", "dan", "new", "other")
+    swarm.start_backbone("spare", save_seconds=1)
+    for name in ("ana", "dan"):
+        swarm.join(name)
+    swarm.wait_for_steps_with({"ana", "dan"}, 3)
+    swarm.kill("back", "spare")
+    taken = len(swarm.steps())
+    for name in ("new", "other"):
+        swarm.start_backbone(name, save_seconds=1)
+    swarm.wait_for_steps_with({"ana", "dan"}, 3)
+    assert len(swarm.steps()) > taken
     assert_is_of_one_machine(swarm)

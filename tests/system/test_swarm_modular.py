@@ -23,6 +23,8 @@ from dipaco.workers.heartbeat import LeaseRenewer
 from dipaco.workers.loop import Worker
 from dipaco.workers.runners import Volunteers
 from tests.support.backbone_rig import Lent
+from tests.support.members import join
+from tests.support.waiting import until
 from tests.workers.conftest import CONFIG
 
 CONFIG = dataclasses.replace(CONFIG, phases=2)
@@ -30,7 +32,7 @@ PATH = 1
 
 
 def worker_of(run, name, **settings):
-    run.ledger.members.join(name, host="here", pid=1, process_id="one", machine="one", version="0")
+    join(run.ledger, name)
     return Worker(run, name, Callbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
@@ -90,9 +92,7 @@ def trained_by_swarm(folder, config, programs=None, **options):
     for credential in (*credentials, own):
         certificate = credential.certificate
         run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
-    run.ledger.members.join(
-        "back", host="here", pid=1, process_id="one", machine="one", version="0"
-    )
+    join(run.ledger, "back")
     settings = GroupSettings(
         model=config.model, inner=config.inner, length=config.data.length, **options
     )
@@ -110,10 +110,8 @@ def trained_by_swarm(folder, config, programs=None, **options):
         leading = worker_of(
             run, "back", runner=Volunteers(run, backbone.run_phase), kinds=("train",)
         )
-        deadline = time.monotonic() + 60  # until the backbone has volunteers, any worker trains it
-        while not run.ledger.swarms.backbones(MODULAR, PATH, is_staffed=True):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        # Until the backbone has volunteers, any worker trains it.
+        until(lambda: run.ledger.swarms.backbones(MODULAR, PATH, is_staffed=True))
         finish(run, worker_of(run, "plain"), leading)
         assert {newest.phase for newest in run.ledger.progress.newest_phases()} == {
             CONFIG.phases - 1

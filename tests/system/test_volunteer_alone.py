@@ -12,13 +12,13 @@ pytest.importorskip("cryptography", reason="the extra `volunteer` is not install
 
 from dipaco.config import MODULAR
 from dipaco.errors import OF_TRAINING
-from dipaco.runs.opening import create_or_open
 from dipaco.swarm.network.credentials import save_credential
 from dipaco.swarm.network.messages import RUN_OVER
 from tests.support.absent_packages import Bare, declared, import_names, installed_with
-from tests.support.backbone_rig import backbone_of, issued, phase_of, until
+from tests.support.backbone_rig import backbone_of, issued, phase_of
 from tests.support.swarm_rig import largest_difference, plain_states
-from tests.support.tiny_run import HOME, TOY
+from tests.support.tiny_run import HOME, toy_run  # noqa: F401
+from tests.support.waiting import until
 
 STEPS = 3
 NOT_NEEDED = {"torch", "pyarrow", "matplotlib", "grain", "array-record", "tokenizers"}
@@ -29,13 +29,6 @@ def bare(tmp_path):
     made = Bare(tmp_path, declared("volunteer"))
     assert {"torch", "pyarrow"} & import_names(NOT_NEEDED) <= made.absent
     return made
-
-
-@pytest.fixture
-def run(tmp_path):
-    opened, _ = create_or_open(tmp_path / "run", TOY)
-    yield opened
-    opened.ledger.close()
 
 
 def test_the_installation_has_neither_pytorch_nor_what_trains_and_draws():

@@ -1,10 +1,6 @@
 """`tools/bench_links.py`: what a way is, what an exchange costs on a link; its smallest form."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import bench_links
 import pytest
@@ -12,8 +8,6 @@ from support.sites import why_no_site
 
 from dipaco.config import DATA_PARALLEL, DENSE_EQUAL_TOKENS, MODULAR
 from dipaco.evaluation.tables import seconds_over_link
-
-TOOL = Path(__file__).parents[2] / "tools" / "bench_links.py"
 
 
 def config_of(way, *words):
@@ -73,7 +67,7 @@ def test_an_exchange_takes_the_time_of_its_bytes_up_and_down(hosts):
 @pytest.mark.cluster
 @pytest.mark.timeout(900)  # whole runs, on machines that may be busy
 @pytest.mark.slow
-def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_path):
+def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(tool, tmp_path):
     if (problem := why_no_site()) is not None:
         pytest.skip(problem)
     kept = tmp_path / "kept.json"
@@ -81,17 +75,12 @@ def test_four_hosts_do_a_run_and_the_plan_knows_its_bytes(command_cache, tmp_pat
         "--config toy --ways 2x2 one-machine --phases 2 --mbit 4 --step-seconds 1 --no-outer-steps "
     )
     dials += f"--results {kept} --set model.d_model=96 model.d_ff=144"
-    environment = {**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)}
-    done = subprocess.run(
-        [sys.executable, str(TOOL), *dials.split(), "--folder", str(tmp_path)],
-        capture_output=True, text=True, env=environment,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    ways = json.loads(done.stdout.splitlines()[-1])["ways"]
+    answer, said = tool("bench_links.py", *dials.split())
+    ways = answer["ways"]
     alone, result = ways["one-machine"], ways["2x2"]
     assert (alone["carried"], list(alone["hours"])) == (0, ["4", "8"])
     assert alone["hours"]["8"] == pytest.approx(2 * 4 * 3 / 3600, rel=1e-3)
-    assert 0 < result["computing"] < 1, done.stdout
+    assert 0 < result["computing"] < 1, said
     assert list(result["perplexity"]) == ["1", "2"]
     for direction in ("down", "up"):
         assert result[direction] == pytest.approx(result[f"planned_{direction}"], rel=0.2)

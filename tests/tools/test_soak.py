@@ -1,16 +1,8 @@
 """What the endurance run calls flat, and the run itself in its smallest form."""
 
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import soak
-
-TOOL = Path(__file__).parents[2] / "tools" / "soak.py"
 
 
 def looks_at(**values):
@@ -56,15 +48,10 @@ def test_of_a_process_that_starts_late_the_first_quarter_is_its_own():
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(900)  # whole runs, on machines that may be busy
-def test_a_run_with_kills_in_its_smallest_form(command_cache, tmp_path):
+def test_a_run_with_kills_in_its_smallest_form(tool):
     dials = "--alone --minutes 0.5 --workers 2 --experts 2 --task-seconds 1 --lease-seconds 3"
-    others = ["--kill-every", "10", "--tolerance", "1.0", "--folder", str(tmp_path)]
-    done = subprocess.run(
-        [sys.executable, str(TOOL), *dials.split(), *others], capture_output=True, text=True,
-        env={**os.environ, "XLA_FLAGS": "", "DIPACO_CACHE": str(command_cache)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
+    dials += " --kill-every 10 --tolerance 1.0"
+    answer, _ = tool("soak.py", *dials.split())
     assert answer["digest_equal"]
     assert answer["kills"] >= 1
     assert {"worker memory", "worker descriptors", "store", "ledger"} <= answer["growth"].keys()

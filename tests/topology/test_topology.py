@@ -89,18 +89,6 @@ def test_without_a_choice_there_is_one_path():
     assert topology.modules_of(0) == (ModuleId("a", 0), ModuleId("b", 0))
 
 
-def test_a_level_may_own_parts_that_are_not_neighbours():
-    ends = ("embed", "block_11", "head")
-    topology = Topology(
-        levels=(
-            Level(name="ends", parts=ends, experts=2),
-            Level(name="middle", parts=(*blocks(0, 10), "final_norm"), experts=3),
-        )
-    )
-    topology.check_owns(TWELVE_BLOCKS)
-    assert topology.parts_of(ModuleId("ends", 1)) == ends
-
-
 def test_a_part_that_no_level_owns_is_named_with_what_levels_own():
     with pytest.raises(PartUnowned, match=r"`final_norm`.*early = embed, block_00; late"):
         grid(2, 2).check_owns(("embed", "block_00", "block_01", "final_norm", "head"))

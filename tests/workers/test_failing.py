@@ -159,7 +159,7 @@ def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poi
 
 def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, poison):
     run = begin(CONFIG, until=1)
-    join(run.ledger, "other", host="there")
+    join(run.ledger, "other")
     poison(diverged(), *ALL)
     with pytest.raises(ManyTasksFailed, match="3 tasks in a row"):
         worker_of(run).run_until_finished()
@@ -169,7 +169,7 @@ def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, po
 def test_others_that_are_silent_do_not_count(begin, poison):
     """The last worker of a fleet that was preempted goes on with what can be done."""
     run = begin(CONFIG, until=1)
-    join(run.ledger, "other", host="there")
+    join(run.ledger, "other")
     run.ledger._database.change("mark_silent", name="other", heartbeats=0)
     poison(diverged(), *ALL)
     with pytest.raises(TaskFailed):

@@ -76,7 +76,7 @@ def test_a_task_that_waited_for_others_was_held_for_less_long():
     for waits in ((2.0, 3.0), ()):
         renewer.hold(CLAIM)
         for seconds in waits:
-            renewer.has_waited(seconds)
+            renewer.note_wait(seconds)
         renewer._renew_claim(SimpleNamespace(queue=queue))
     later = CLAIM._replace(since=CLAIM.since + 5.0)
     assert queue.renewed == [(later, 60.0), (CLAIM, 60.0)]

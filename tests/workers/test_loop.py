@@ -248,7 +248,7 @@ def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(be
     task = work_until_claimed(run, "train", 0)
     path = task.path
     join(run.ledger, "back")
-    join(run.ledger, "test", str(ProcessId.here()))
+    join(run.ledger, "test", process_id=str(ProcessId.here()))
 
     def volunteers_come():
         run.ledger.swarms.put_backbone("back", MODULAR, path, "here:1")

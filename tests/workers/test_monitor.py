@@ -1,7 +1,7 @@
 """The monitor: its events, and when no worker is left."""
 
 from dipaco.workers.monitor import Monitor
-from tests.support.members import join
+from tests.support.members import join, process_of
 
 
 def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
@@ -12,7 +12,7 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
         join(ledger, name)
     monitor.look()
     assert not monitor.is_alone
-    ledger.members.leave("one", "one")
+    ledger.members.leave("one", process_of("one"))
     monitor.look()
     assert not monitor.is_alone
 
@@ -21,7 +21,7 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
         ("worker_silent", "two")
     ]
     assert impatient.is_alone
-    ledger.members.leave("two", "two")
+    ledger.members.leave("two", process_of("two"))
     monitor.look()
     assert monitor.is_alone
 

@@ -84,7 +84,7 @@ def test_each_contribution_counts_once_and_those_that_no_step_needs_are_deleted(
             for each in of_step
         ]
         assert sorted(counted) == [
-            (phase, path) for phase in range(PHASES) for path in arm.paths_through(module, phase)
+            (phase, path) for phase in range(PHASES) for path in arm.contributors(module, phase)
         ]
     assert run.ledger.redos.refusals() == []
     assert not list((run.layout.root / "objects/messages").rglob("*.safetensors"))

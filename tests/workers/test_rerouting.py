@@ -196,7 +196,7 @@ def test_a_stopped_worker_releases_the_router_with_a_partial_snapshot(begin, mon
                 worker.stop()
 
     monkeypatch.setattr(worker._callbacks, "step_taken", step_taken)
-    while not worker._should_stop and worker.run_once():
+    while not worker._is_asked_to_stop and worker.run_once():
         pass
     partial_snapshot = run.ledger.facts.partial_snapshot("", 0, 0)
     assert 7 <= partial_snapshot.step == len(before) < REROUTED.reroute.steps

@@ -148,7 +148,7 @@ def test_a_run_does_not_go_back_while_what_it_would_begin_from_is_deleted(begin,
     """What is deleted was decided before. It is deleted by a worker that holds no task any more."""
     retention = {"modules": 2, "snapshots": None, "contributions": None}
     run = begin(changed(CONFIG, retention=retention), until=("outer", 2))
-    join(run.ledger, "test", str(ProcessId.here()))
+    join(run.ledger, "test", process_id=str(ProcessId.here()))
     deleted, said = [], []
 
     def go_back_first(run, name):

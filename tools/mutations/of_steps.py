@@ -24,8 +24,8 @@ MUTANTS = (
     Mutant(
         name="sums-in-another-order",
         file="dipaco/workers/stepping.py",
-        old="for path in arm.paths_through(task.module, task.phase)]",
-        new="for path in reversed(arm.paths_through(task.module, task.phase))]",
+        old="for path in arm.contributors(task.module, task.phase)]",
+        new="for path in reversed(arm.contributors(task.module, task.phase))]",
         breaks="contributions are added in path order: the bits are those of Algorithm 1",
         tests=(f"{EQUALS}[diloco]",),
     ),

@@ -59,6 +59,6 @@ def untaken(run: Run) -> list[str]:
         f"{module} path {path} phase {phase}"
         for module in arm.topology.modules
         for phase in range(arm.phases)
-        for path in arm.paths_through(module, phase)
+        for path in arm.contributors(module, phase)
         if steps.get((module, phase, path)) not in (phase, phase + 1)
     ]

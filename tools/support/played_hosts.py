@@ -234,7 +234,7 @@ class Play(Callbacks):
         renewer = LeaseRenewer(run.open_ledger, name, LEASE_SECONDS)  # not started
         player = Player(name, host, process, Worker(run, name, self, renewer))
         # One that waits for modules leaves at once: no other thread would bring them.
-        player.worker._should_leave = lambda should_stop: lambda: True
+        player.worker._make_should_leave = lambda should_stop: lambda: True
         self.players.append(player)
         with self._as(player):
             run.ledger.members.join(

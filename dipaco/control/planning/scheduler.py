@@ -2,27 +2,31 @@
 the change, not on the history (after an evaluation also on the number of evaluations).
 
 There is no global barrier (DiPaCo section 3): a module steps when its own contributions are in, and
-a path continues when its own modules have stepped. An alternation is a barrier by its nature: the
-router needs the labels of every path before it can route documents again, and until then no path
-has data to train on.
+a path continues when its own modules have stepped. Phase p starts from the modules at p. `train`
+gives contributions of p, and `outer` the module at p + 1. An alternation is a barrier by its
+nature: the router needs the labels of every path before it can route documents again, and until
+then no path has data to train on.
 
 Many paths may record contributions to one module at the same moment. So whether all are in is not
 decided here: `AwaitedStep` states it as a condition, which the database checks.
+`control/facts/commit.py` asks `due`, `awaited_steps` and `quorum_steps` in the transaction that
+records the facts.
 
 With a quorum (`outer.quorum`), a module may step while a path is late, and takes that path's
 contribution with its next step (`QuorumStep`, checked by `control/facts/quorums.py`). The next step
-waits for it, so no path is late by more than one phase. A late path finishes its phase first. Every
-path takes the phases that it takes part in, in order, each from its modules at the start of that
-phase (with a delay, it takes them later).
+waits for it, so no path is late by more than one phase. A late path finishes its phase before it
+begins another. Each path goes through the phases that it takes part in, in order. Each phase starts
+from the path's modules at its start. With a delay, these join later.
 
 With a delay (`outer.delay`), a path goes ahead: it begins its next phase as soon as it has finished
 one, and needs the modules only some steps later. If they are not there then, its task waits
 (`waiting`) until the last of them is recorded, which makes it due again.
 
-A *label* task scores the router's documents under a path, for an alternation. A *check* task
-measures a path's loss on its hold-out, for early stopping. The *reroute* task comes last: it trains
-a router that may change the path within a document. Text is prepared in *slices*, one task each:
-`Task("prepare", "read", "3")` reads slice 3 (`Task` says what its fields are then).
+A *label* task scores the router's documents under a path: an alternation makes the labels of them.
+A *check* task measures a path's loss on its hold-out, for early stopping. The *reroute* task comes
+last: it trains a router that may change the path within a document. Text is prepared in *slices*,
+one task each: `Task("prepare", "read", "3")` reads slice 3. Its `arm` holds the operation, and its
+`subject` the slice.
 """
 
 from collections.abc import Callable, Iterable
@@ -50,17 +54,25 @@ from dipaco.topology import ModuleId
 class Frontier(Protocol):
     """The facts that a decision needs, those just recorded included."""
 
+    def num_contributions(self, arm: str, module: ModuleId, phase: int) -> int:
+        """Contributions to a module that were made in `phase`."""
+        ...
+
+    def trained(self, arm: str, phase: int) -> set[int]:
+        """The paths that have finished `phase`."""
+        ...
+
+    # The modules at the start of `phase`, and what was measured of them.
+
     def modules_at(self, arm: str, phase: int) -> set[ModuleId]: ...
-
-    def num_contributions(self, arm: str, module: ModuleId, phase: int) -> int: ...
-
-    def trained(self, arm: str, phase: int) -> set[int]: ...
 
     def num_labelled(self, arm: str, phase: int) -> int: ...
 
     def checked(self, arm: str, phase: int) -> set[int]: ...
 
     def num_scored(self, arm: str, phase: int) -> int: ...
+
+    # The run.
 
     def evaluated(self) -> set[tuple[str, int]]: ...
 
@@ -82,13 +94,13 @@ class QuorumStep(NamedTuple):
     task: Task
     awaited: int  # contributions of its phase
     enough: int
-    awaited_before: int  # contributions of the phase before, taken by that step or late for it
+    awaited_before: int  # of the phase before, whether its own step took them or not
     grace_seconds: float  # counted from when there are enough
 
 
 def first_tasks(slices: int) -> list[Task]:
-    """The tasks that a new run begins with: each slice of its text is read. 0 slices: its text is
-    prepared already.
+    """The tasks that a new run begins with: each slice of its text is read. 0 slices: only
+    the last `prepare` task is left, which records the corpus.
     """
     return _of_all_slices("prepare", "read", slices) or [Task("prepare")]
 
@@ -107,7 +119,7 @@ def awaited_steps(plan: Plan, facts: Iterable[Fact]) -> list[AwaitedStep]:
     return [
         AwaitedStep(
             Task("outer", fact.arm, str(fact.module), fact.phase),
-            len(plan.arm(fact.arm).paths_through(fact.module, fact.phase)),
+            len(plan.arm(fact.arm).contributors(fact.module, fact.phase)),
         )
         for fact in facts
         if isinstance(fact, Contribution) and not plan.arm(fact.arm).has_quorum
@@ -115,9 +127,10 @@ def awaited_steps(plan: Plan, facts: Iterable[Fact]) -> list[AwaitedStep]:
 
 
 def quorum_steps(plan: Plan, facts: Iterable[Fact]) -> list[QuorumStep]:
-    """The same for arms with a quorum: the step of the contribution's own phase and, as it may be
-    late, the next one. The step of a phase that begins with an alternation, in which no path goes
-    through the module, waits for the alternation instead.
+    """The outer steps, in arms with a quorum, that one of `facts` may make due: that of the
+    contribution's own phase and, as it may be late, the next one. The step of a phase that begins
+    with an alternation, in which no path goes through the module, waits for the alternation
+    instead.
     """
     return [
         _quorum_step(arm, fact.module, phase)
@@ -125,16 +138,16 @@ def quorum_steps(plan: Plan, facts: Iterable[Fact]) -> list[QuorumStep]:
         if isinstance(fact, Contribution) and (arm := plan.arm(fact.arm)).has_quorum
         for phase in (fact.phase, fact.phase + 1)
         if phase < arm.phases
-        and (arm.paths_through(fact.module, phase) or phase not in arm.alternations)
+        and (arm.contributors(fact.module, phase) or phase not in arm.alternations)
     ]
 
 
 def _quorum_step(arm: Arm, module: ModuleId, phase: int) -> QuorumStep:
     return QuorumStep(
         Task("outer", arm.name, str(module), phase),
-        awaited=len(arm.paths_through(module, phase)),
-        enough=arm.quorum_of(module, phase),
-        awaited_before=len(arm.paths_through(module, phase - 1)) if phase else 0,
+        awaited=len(arm.contributors(module, phase)),
+        enough=arm.enough_of(module, phase),
+        awaited_before=len(arm.contributors(module, phase - 1)) if phase else 0,
         grace_seconds=arm.grace_seconds,
     )
 
@@ -205,10 +218,10 @@ def _step_without_paths(
     """The outer step of a phase, if no path of the module takes part in it. The module stays as it
     is, unless contributions of the phase before are late.
     """
-    if arm.paths_through(module, phase):
+    if arm.contributors(module, phase):
         return
     may_be_late = arm.has_quorum and phase and not arm.waits_for_all(phase - 1)
-    late = arm.paths_through(module, phase - 1) if may_be_late else ()
+    late = arm.contributors(module, phase - 1) if may_be_late else ()
     if not late or frontier.num_contributions(arm.name, module, phase - 1) == len(late):
         yield Task("outer", arm.name, str(module), phase)
 
@@ -234,10 +247,10 @@ def _training(
 
 def _checks(arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier) -> Iterable[Task]:
     """Checks of `paths`, whose modules are all at `phase`, where the phase before is checked."""
-    has_new_shards = phase == arm.routed_at(phase)
-    checked_before = set() if has_new_shards else frontier.checked(arm.name, phase - 1)
+    is_first = phase == 0  # `_after_alternation` makes the first checks after one
+    checked_before = set() if is_first else frontier.checked(arm.name, phase - 1)
     for path in paths:
-        if has_new_shards or path in checked_before:
+        if is_first or path in checked_before:
             yield Task("check", arm.name, str(path), phase)
 
 

@@ -33,7 +33,7 @@ def bytes_left_out(run: Run, arm: Arm) -> int:
     known: dict[tuple[ModuleId, int, tuple[int, ...]], int] = {}  # rows, of all paths of a phase
 
     def rows_left_out(module: ModuleId, phase: int) -> int:
-        through = tuple(arm.paths_through(module, phase))
+        through = tuple(arm.contributors(module, phase))
         key = module, arm.routed_at(phase), through
         if key not in known:
             counts = run.counts_through(arm.name, module, phase) if through else None

@@ -63,15 +63,21 @@ class _Relay:
         self._held.push(places)
 
     async def content(self) -> AsyncGenerator[bytes]:
-        """The body. A stream that breaks off ends with an error as its last event."""
-        yield self._first
+        """The body, in whole lines. A stream that breaks off ends with an error as its last event,
+        and without the half of a line that came before.
+        """
+        piece, rest = self._first, b""
         try:
-            async for piece in self.response.content.iter_any():
-                yield piece
+            while piece:
+                lines, end, rest = (rest + piece).rpartition(b"\n")
+                if end:
+                    yield lines + end
+                piece = await self.response.content.readany()
+            yield rest
         except FAILURES as error:
             self.target.server.failed(error)
             broken = ApiError(502, f"The stream broke off: {error}.", code="upstream_lost")
-            yield b"data: " + broken.body() + b"\n\n"
+            yield b"\ndata: " + broken.body() + b"\n\n"
 
     def close(self) -> None:
         """Ends the request at the upstream, unless its answer is complete."""
@@ -121,7 +127,8 @@ class Forwarder:
             # The first is asked again at last: it may only have closed an idle connection.
             for number, target in enumerate([*targets, targets[0]], start=1):
                 try:
-                    relay = await self._asked(request, client, target, fields)
+                    async with target.server.awaited(targets[number:]):
+                        relay = await self._asked(request, client, target, fields)
                 except FAILURES as error:
                     target.server.failed(error)
                 else:

@@ -28,9 +28,9 @@ from dipaco.workers.stepping import SteppedModule, contributions_taken, stepped_
 def step_module(run: Run, claim: Claim) -> list[Fact]:
     """Averages a module's contributions, steps it, and saves the module and its optimizer state.
 
-    Weights and fan-in count the paths that took part in the phase. A module that no path of the
-    phase goes through stays as it is, momentum included. With a quorum, late contributions are left
-    for the next step.
+    Weights and fan-in count the paths that took part in the phase. A step without any contribution
+    leaves the module as it is, momentum included. With a quorum it takes what `Quorums.take` has
+    decided: late contributions of the phase before, then those of its own phase that are in.
 
     Raises:
       ContributionMissing, ContributionRefused: a path must train again.

@@ -28,7 +28,10 @@ def train(
     should_stop: Callable[[], bool] = lambda: False,
     should_leave: Callable[[], bool] = lambda: True,
 ) -> list[Fact]:
-    """Trains one path through one phase and saves what it made.
+    """Trains one path through one phase, or the rest of it, and saves what it made.
+
+    A path that goes ahead (`Arm.goes_ahead`) takes the phase in two pieces: up to `merges_at` and,
+    merged with its modules, to the end.
 
     Args:
       should_leave: called while the path waits for late modules (`outer.delay`). True ends the
@@ -44,29 +47,33 @@ def train(
     """
     started, hosts = time.monotonic(), runner.hosts
     start = hosts.run_on_all(lambda: phase_start(run, claim), _summary)
-    first, end = start.steps
+    phase_begins, phase_ends = start.steps
     merges_at = start.merges_at
 
-    until = end if merges_at is None else merges_at
+    # A runner's losses are those of the whole phase so far: `phase_begins` + their number is the
+    # step that is reached.
+    until = phase_ends if merges_at is None else merges_at
     result = runner(phase_work(run, start, until, on_step, should_stop))
-    if first + len(result.losses) == merges_at:
+    if phase_begins + len(result.losses) == merges_at:
         since = time.monotonic()
         are_all_there = hosts.decided_by_first(lambda: wait_for_modules(run, claim, should_leave))
         started += time.monotonic() - since  # Waiting is no part of the phase's seconds.
         if are_all_there:
             start = merged(run, start, result)
             del result  # Its state would be in memory beside the merged one.
-            # The first question is not passed on, so that a step follows the merge: a partial
-            # snapshot of this very step would count as one from before the merge.
+            # It does not stop right after the merge: `phase_start` takes a partial snapshot at step
+            # `merges_at` for one from before the merge.
             asked = itertools.count()
             result = runner(
-                phase_work(run, start, end, on_step, lambda: next(asked) > 0 and should_stop())
+                phase_work(
+                    run, start, phase_ends, on_step, lambda: next(asked) > 0 and should_stop()
+                )
             )
 
     if not hosts.is_first:
         return []
     losses, seconds = result.losses.tolist(), start.seconds + time.monotonic() - started
-    if first + len(losses) < end:
+    if phase_begins + len(losses) < phase_ends:
         saved = partial_snapshot_of(run, start, result.state, losses, seconds, result.norms)
         raise Preempted(saved)
     norms, state = GradientNorms.over(result.norms), Handover(result.state)
@@ -75,5 +82,5 @@ def train(
 
 
 def _summary(start: PhaseStart) -> str:
-    """Compared between hosts, which may have read the ledger at different moments."""
+    """What must be equal on all hosts: they may have read the ledger at different moments."""
     return f"{start.claim.task} at {start.next_step}"
