@@ -8,10 +8,12 @@ import pytest
 from support.made_up_facts import facts_of
 from support.servers import fresh_schemas
 
+from dipaco.control.claims.queue import ALL_KINDS
 from dipaco.control.ledger import Ledger
 from dipaco.schedule.arm import Arm
 from dipaco.schedule.plan import BASE, Plan, one_path
 from dipaco.topology import Level, Topology
+from tests.support.other_process import other_process  # noqa: F401
 
 GRID = Topology(
     levels=(
@@ -81,29 +83,51 @@ def inside_of_this(database):
         yield
 
 
+def do(ledger, plan, claim):
+    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+
+
 def do_one(ledger, plan, worker="w"):
     claim = ledger.queue.claim(worker)
     if claim is not None:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     return claim
+
+
+def do_all(ledger, plan):
+    """Does all that comes due. Returns the tasks in the order in which they were done."""
+    return [claim.task for claim in iter(lambda: do_one(ledger, plan), None)]
+
+
+def do_all_but(ledger, plan, is_held):
+    """Does all that comes due but tasks of which `is_held` is true. Returns the claims of those."""
+    held = []
+    while (claim := ledger.queue.claim("w")) is not None:
+        held.append(claim) if is_held(claim.task) else do(ledger, plan, claim)
+    return held
+
+
+def do_until(ledger, plan, wanted, worker="w", kinds=ALL_KINDS):
+    """Does tasks until one of a kind, or this very task, is claimed, and gives that claim."""
+    while (claim := ledger.queue.claim(worker, kinds)) is not None:
+        if wanted in (claim.task, claim.task.kind):
+            return claim
+        do(ledger, plan, claim)
+    raise AssertionError(f"{wanted} did not come due")
 
 
 def do_until_a_second_phase(ledger, plan):
     """The claim of a path of the modular arm whose modules have stepped."""
     claim = do_until(ledger, plan, "train")
     while claim.task.arm != "modular" or claim.task.phase == 0:
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
         claim = do_until(ledger, plan, "train")
     return claim
 
 
-def do_until(ledger, plan, kind):
-    """Does tasks until one of `kind` is claimed, and gives that claim."""
-    while (claim := ledger.queue.claim("w")) is not None:
-        if claim.task.kind == kind:
-            return claim
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    raise AssertionError(f"no task of kind {kind} came due")
+def claim_all(ledger, worker="w", kinds=ALL_KINDS):
+    """The claims of all that is ready."""
+    return [*iter(lambda: ledger.queue.claim(worker, kinds), None)]
 
 
 IntegrityError = (sqlite3.IntegrityError, psycopg.errors.IntegrityConstraintViolation)
@@ -125,6 +149,5 @@ def everything(ledger):
 
 @pytest.fixture
 def finished(ledger, plan):
-    while do_one(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     return ledger

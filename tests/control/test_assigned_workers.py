@@ -6,16 +6,14 @@ from support.made_up_facts import facts_of
 from dipaco.control.claims import failures
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_until
+from tests.control.conftest import do, do_all_but, do_until
+from tests.support.members import join, process_of
 
 
 def settle(ledger, arm, path, worker):
     """The worker has what the next phase of a path begins from; a commit records it."""
     with ledger._database.transaction():
         ledger._database.change("change_meta", key=f"assigned {arm}/{path}", value=worker)
-
-
-HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
 
 
 @pytest.fixture
@@ -26,16 +24,12 @@ def paths(ledger, plan):
     first = do_until(ledger, plan, "train")
     ledger.queue.give_back(first)
     for name in ("ana", "ben"):
-        ledger.members.join(name, process_id=name, **HERE)
-    for claim in iter(lambda: ledger.queue.claim("ana"), None):
-        if claim.task.arm != "modular" or claim.task.kind != "train":
-            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        join(ledger, name)
+    do_all_but(ledger, plan, lambda task: task.arm == "modular" and task.kind == "train")
     ledger.queue.give_back_all()
 
     def claimed(worker, **settings):
-        found = []
-        while (claim := ledger.queue.claim(worker, **settings)) is not None:
-            found.append(claim)
+        found = [*iter(lambda: ledger.queue.claim(worker, **settings), None)]
         for claim in found:
             ledger.queue.give_back(claim)
         return [claim.task.path for claim in found if claim.task.arm == "modular"]
@@ -57,7 +51,7 @@ def test_a_path_is_left_to_its_home_while_that_is_there_and_trains_nothing_else(
     assert paths("ben") == [1, 2, 3], "it trains another one: nobody waits for it"
     assert paths("ben", is_patient=True) == [2, 3]
     ledger.queue.give_back(held)
-    ledger.members.leave("ana", "ana")
+    ledger.members.leave("ana", process_of("ana"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
 
 
@@ -67,7 +61,7 @@ def test_a_silent_home_keeps_no_path(ledger, paths):
     assert paths("ben", is_patient=True) == [1, 2, 3]
     ledger.reaper._mark_silent({"ana": heartbeats_of(ledger, "ana")})
     assert paths("ben", is_patient=True) == [0, 1, 2, 3]
-    ledger.members.heartbeat("ana", "ana")
+    ledger.members.heartbeat("ana", process_of("ana"))
     assert paths("ben", is_patient=True) == [1, 2, 3], "it is back"
 
 
@@ -85,11 +79,11 @@ def test_paths_at_home_with_a_worker_come_before_others_and_after_more_urgent_ta
 
 def test_a_worker_that_may_not_train_a_path_is_no_home_of_it(ledger, paths):
     settle(ledger, "modular", 0, "ana")
-    ledger.members.leave("ana", "ana")
-    ledger.members.join("ana", **HERE, process_id="later", kinds=("outer", "score"))
+    ledger.members.leave("ana", process_of("ana"))
+    join(ledger, "ana", process_id="later", kinds=("outer", "score"))
     assert paths("ben", is_patient=True) == [0, 1, 2, 3], "it came back to do other tasks"
     ledger.members.leave("ana", "later")
-    ledger.members.join("ana", **HERE, process_id="at last", kinds=("outer", "train"))
+    join(ledger, "ana", process_id="at last", kinds=("outer", "train"))
     assert paths("ben") == [1, 2, 3]
     ledger.swarms.put_backbone("ana", "modular", 0, "there:1", is_staffed=False)
     assert paths("ana") == [], "a backbone without volunteers claims no path"
@@ -125,10 +119,10 @@ def test_a_worker_that_waits_with_a_path_does_not_leave_it_for_one_of_volunteers
     for path in range(3):
         assert ledger.queue.claim("ana", ["train"]).task.path == path
     ledger.swarms.put_backbone("cem", "modular", 3, "there:1")
-    ledger.members.join("cem", **HERE, process_id="cem")
+    join(ledger, "cem")
     assert ledger.queue.claim("ben", ["train"]) is None
     assert not ledger.queue.has_others("ben", ["train"], factor=None)
-    ledger.members.leave("cem", "cem")
+    ledger.members.leave("cem", process_of("cem"))
     assert ledger.queue.has_others("ben", ["train"], factor=None)
 
 
@@ -167,7 +161,6 @@ def test_a_path_has_its_home_from_the_commit_of_its_phase(ledger, plan):
     ledger.commit.finish(plan, again, facts, assigns=True)
     assert ledger.meta.get("assigned modular/0") == "ana", "it has what a lost one is made of again"
     other = ledger.queue.claim("ana", ["train"])
-    ledger.commit.finish(plan, other, facts_of(plan, other.task))
-    assert ledger.meta.get(f"assigned {other.task.arm}/{other.task.path}") is None, (
-        "machines share a disk"
-    )
+    do(ledger, plan, other)
+    at = f"assigned {other.task.arm}/{other.task.path}"
+    assert ledger.meta.get(at) is None, "machines share a disk"

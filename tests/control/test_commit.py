@@ -13,6 +13,8 @@ from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import (
     DATABASES,
+    do,
+    do_all,
     do_one,
     do_until,
     do_until_a_second_phase,
@@ -23,9 +25,7 @@ pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
 
 def test_a_run_goes_from_prepare_to_report_and_every_task_is_done_once(ledger, plan):
-    done = []
-    while (claim := do_one(ledger, plan)) is not None:
-        done.append(claim.task)
+    done = do_all(ledger, plan)
     assert len(done) == len(set(done)) == 40
     assert done[0] == Task("prepare")
     assert done[-1] == Task("report")
@@ -41,7 +41,7 @@ def test_a_module_steps_when_the_contributions_of_all_its_paths_are_in(ledger, p
             paths = {contribution.path for contribution in ledger.facts.contributions(*of)}
             assert paths == {*plan.arm(claim.task.arm).topology.paths_through(claim.task.module)}
             steps += 1
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     assert steps == 8
 
 
@@ -93,7 +93,7 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place,
         return rows
 
     ledger._database.once = breaks
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
     assert broken == ["finish_training"]
     path = claim.task.path
     assert ledger.facts.snapshot("modular", path, 0).receipt == trained("modular", path, 0).snapshot
@@ -101,7 +101,7 @@ def test_a_commit_whose_answer_is_lost_happens_exactly_once(ledger, plan, place,
     if has_backup:
         assert not ledger.queue.is_finished_by(backup)
         with pytest.raises(ClaimLost):
-            ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+            do(ledger, plan, backup)
 
 
 def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):
@@ -125,20 +125,9 @@ def test_what_is_recorded_on_a_server_outlives_a_power_cut(ledger, plan, place):
             return flush(query, values)
 
         ledger._database._execute = noting
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
         ledger._database._execute = flush
         assert execute(is_flushed, seen).fetchone() == (True,)
-
-
-def test_a_stale_claim_is_lost_and_records_nothing(ledger, plan):
-    stale = ledger.queue.claim("slow")
-    ledger.queue.give_back(stale)
-    current = ledger.queue.claim("quick")
-    before = everything(ledger)
-    with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, stale, [stage("prepare")])
-    assert everything(ledger) == before
-    ledger.commit.finish(plan, current, [stage("prepare")])
 
 
 def test_if_one_fact_fails_none_is_recorded_and_the_task_is_not_finished(ledger, plan):

@@ -30,12 +30,18 @@ def filled(file):
     return file
 
 
-def test_a_file_that_is_not_a_database_is_refused_and_left_alone(tmp_path):
+def test_a_file_that_is_not_a_database_is_refused_closed_and_left_alone(tmp_path, monkeypatch):
+    opened, connect = [], sqlite3.connect
+    monkeypatch.setattr(
+        sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1]
+    )
     file = tmp_path / "ledger.sqlite"
     file.write_bytes(b"this is not a database\n" * 400)
     with pytest.raises(LedgerDamaged, match=r"ledger\.sqlite cannot be read.*Restore it"):
         Ledger(file)
     assert file.read_bytes().startswith(b"this is not")
+    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
+        opened[0].execute("SELECT 1")
 
 
 def use(file):
@@ -141,20 +147,6 @@ def test_a_ledger_on_a_read_only_disk_is_read_and_so_is_one_whose_worker_was_kil
                 ledger.queue.claim("w")
             with contextlib.closing(ledger.for_thread()) as other:
                 assert other.meta.get("key 7")
-
-
-def test_a_refused_file_is_closed(tmp_path, monkeypatch):
-    opened = []
-    connect = sqlite3.connect
-    monkeypatch.setattr(
-        sqlite3, "connect", lambda *a, **k: opened.append(connect(*a, **k)) or opened[-1]
-    )
-    file = tmp_path / "ledger.sqlite"
-    file.write_bytes(b"this is not a database\n" * 400)
-    with pytest.raises(LedgerDamaged):
-        Ledger(file)
-    with pytest.raises(sqlite3.ProgrammingError, match="closed database"):
-        opened[0].execute("SELECT 1")
 
 
 def test_a_reader_and_a_writer_do_not_wait_for_each_other(ledger, tmp_path):

@@ -24,7 +24,7 @@ from dipaco.control.facts.recording import record
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import FIRST_KINDS, Task
 from dipaco.topology import ModuleId
-from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until, everything
+from tests.control.conftest import DATABASES, IntegrityError, do_all, do_until, everything
 
 pytestmark = pytest.mark.parametrize("place", DATABASES[:2], indirect=True)
 
@@ -118,10 +118,7 @@ def test_contributions_come_back_in_path_order_whichever_came_first(ledger, plan
 def test_samples_come_back_character_by_character_and_come_with_every_release(ledger, plan):
     plan = dataclasses.replace(plan, samples=True)
     assert ledger.facts.newest_samples("modular") is None
-    done = []
-    while (claim := do_one(ledger, plan)) is not None:
-        done.append(claim.task)
-    assert done[-1] == Task("report")
+    assert do_all(ledger, plan)[-1] == Task("report")
     assert {(e.arm, e.phase) for e in ledger.facts.samples()} == ledger.facts.evaluated()
     assert ledger.facts.samples("modular") == [sampled("modular", phase) for phase in (1, 2)]
     assert ledger.facts.newest_samples("modular") == sampled("modular", 2)
@@ -130,7 +127,7 @@ def test_samples_come_back_character_by_character_and_come_with_every_release(le
     ]
 
 
-def test_the_same_fact_cannot_be_recorded_twice(ledger, plan):
+def test_the_same_fact_cannot_be_recorded_twice(ledger):
     """The unique indexes refuse the second."""
     with ledger._database.transaction():
         record(ledger._database, ready("modular", "early/0000", 1))
@@ -197,8 +194,7 @@ def test_a_release_with_early_stopping_has_each_path_at_its_best_phase(ledger, p
 def test_a_release_has_the_router_of_its_last_alternation(ledger, plan):
     modular = dataclasses.replace(plan.arm("modular"), alternations=(1, 2))
     plan = dataclasses.replace(plan, arms=(modular, plan.arm("dense")))
-    while do_one(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     made = {
         phase: ledger.facts.release("modular", phase).companions["route_made"] for phase in (1, 2)
     }

@@ -5,14 +5,15 @@ databases.
 import dataclasses
 
 import pytest
-from support.made_up_facts import facts_of, receipt
+from support.made_up_facts import receipt
 
 from dipaco.control.claims import failures
 from dipaco.control.claims.failures import FREE_DEATHS, MOST_CRASHES, MOST_ERRORS, wait_seconds
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_one, do_until
+from tests.control.conftest import claim_all, do, do_one, do_until
+from tests.support.members import join, process_of
 
 LEASE_SECONDS = 0.001
 
@@ -54,16 +55,15 @@ PRINTABLE = "notes/caf\\udce9.txt: 'a\\0b'"
 
 
 def test_whatever_an_error_quotes_it_is_counted_and_told(ledger, plan):
-    of = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
     for name in ("left", "died"):
-        ledger.members.join(name, process_id=name, **of)
+        join(ledger, name)
     ledger.failures.fail(ledger.queue.claim("w"), UNPRINTABLE, is_lasting=True)
     assert only(ledger).reason == PRINTABLE
     ledger.failures.retry()
     train = do_until(ledger, plan, "train")
     ledger.redos.redo(train, Task("route"), "an object", UNPRINTABLE)
     assert ledger.redos.refusals()[0].reason == PRINTABLE
-    ledger.members.leave("left", "left", UNPRINTABLE)
+    ledger.members.leave("left", process_of("left"), UNPRINTABLE)
     ledger.queue.give_back_of("died", crash="killed", last_words=UNPRINTABLE)
     assert [one.last_words for one in ledger.members.list()] == [PRINTABLE] * 2
     told = [event.reason for event in ledger.history.after() if event.reason]
@@ -118,7 +118,7 @@ def test_texts_that_cannot_be_made_neither_hold_up_a_run_nor_make_it_fail(ledger
             ledger.failures.fail(claim, "XlaRuntimeError: why", is_lasting=True)
         else:
             done.append(claim.task)
-            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+            do(ledger, plan, claim)
     assert done[-1] == Task("report")
     assert ledger.queue.is_finished()
     assert not ledger.queue.unfinished()
@@ -141,15 +141,13 @@ def test_a_stuck_run_names_the_tasks_that_it_needs(ledger, plan):
         if claim.task.kind in kinds:
             ledger.failures.fail(claim, "why", is_lasting=True)
         else:
-            ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+            do(ledger, plan, claim)
     assert [each.task for each in ledger.failures.stuck()] == [Task("report")]
 
 
 def test_a_run_is_not_stuck_while_a_task_is_held_or_delayed(ledger, plan):
     ledger.failures.fail(do_until(ledger, plan, "train"), "why", is_lasting=True)
-    claims = []
-    while (claim := ledger.queue.claim("w")) is not None:
-        claims.append(claim)
+    claims = claim_all(ledger)
     assert not ledger.failures.stuck()
     ledger.failures.fail(claims.pop(), "this one will be tried again")
     for claim in claims:
@@ -191,7 +189,7 @@ def test_a_lost_claim_counts_no_failure(ledger):
 
 def test_a_failing_backup_leaves_the_task_to_the_first(ledger, plan):
     done = do_until(ledger, plan, "train")
-    ledger.commit.finish(plan, done, facts_of(plan, done.task))  # what is usual is known now
+    do(ledger, plan, done)  # what is usual is known now
     first = ledger.queue.claim("slow")
     backup = ledger.queue.claim_backup("other", factor=0.0)
     assert backup.task == first.task
@@ -240,7 +238,7 @@ def test_a_worker_that_ended_in_order_counts_nothing(ledger):
 
 
 def test_a_partial_snapshot_forgets_crashes_and_losses(ledger, plan):
-    claim = do_until(ledger, plan, "train")
+    do_until(ledger, plan, "train")
     ledger.queue.give_back_of("w", crash="signal 9")
     claim = ledger.queue.claim("w")
     partial_snapshot = PartialSnapshot(receipt("partial"), 5, "rows", (1.0,), 1.0)

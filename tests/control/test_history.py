@@ -1,15 +1,15 @@
 """The history: every attempt at a task and what became of workers, in order, on both databases."""
 
-import contextlib
 import time
 
 import pytest
-from support.made_up_facts import facts_of, receipt
+from support.made_up_facts import receipt
 
 from dipaco.control.facts.facts import PartialSnapshot
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
-from tests.control.conftest import IntegrityError, do_one, do_until
+from tests.control.conftest import IntegrityError, do, do_one, do_until
+from tests.support.members import join, process_of
 
 MACHINE = "1 x test"
 
@@ -33,13 +33,8 @@ def told(ledger):
     return tell
 
 
-def join(ledger, name="w"):
-    of = {"host": "h", "pid": 1, "process_id": name, "machine": MACHINE, "version": "0"}
-    assert ledger.members.join(name, **of)
-
-
 def test_a_task_that_is_done_is_told_with_its_worker_machine_and_times(ledger, plan):
-    join(ledger)
+    join(ledger, "w", machine=MACHINE)
     before = time.time()
     do_one(ledger, plan)
     joined, done = ledger.history.after()
@@ -77,17 +72,17 @@ def test_a_backup_that_comes_second_is_superseded(ledger, plan, told):
         row = database.one("claim_backup", task_id=claim.task_id)
         backup = ledger.queue._hold(row, "second", 60.0)
     skip = len(ledger.history.after())
-    ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+    do(ledger, plan, backup)
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     with pytest.raises(ClaimLost):
         ledger.failures.fail(claim, "too late")
     assert sorted(told(skip)) == [("train", 1, "w", "superseded"), ("train", 2, "second", "done")]
 
 
 def test_a_worker_that_dies_or_falls_silent_is_told_with_its_tasks(ledger, told, monkeypatch):
-    join(ledger)
-    join(ledger, "v")
+    for name in ("w", "v"):
+        join(ledger, name)
     ledger.queue.claim("w", lease_seconds=0.5)
     ledger.queue.give_back_of("w", crash="killed by signal 9", last_words="no words")
     ledger.queue.give_back_of("w", crash="seen by another launcher too")
@@ -120,13 +115,13 @@ def test_a_refused_contribution_is_told_with_its_reason(ledger, plan, told):
 
 
 def test_commands_leaving_and_going_back_are_told(ledger, plan, told):
-    join(ledger)
+    join(ledger, "w")
     do_until(ledger, plan, "evaluate")
     ledger.queue.give_back_of_namesake("w")
     skip = len(ledger.history.after())
     ledger.meta.set_command("drain")
-    ledger.members.leave("w", "w", "asked to stop")
-    ledger.members.leave("w", "w", "again")
+    ledger.members.leave("w", process_of("w"), "asked to stop")
+    ledger.members.leave("w", process_of("w"), "again")
     ledger.rollbacks.go_back("modular", 1, [])
     assert told(skip) == [
         (None, None, "", "command", "drain"),
@@ -141,17 +136,8 @@ def test_what_happened_is_never_changed(ledger, plan):
         ledger._database._connection.execute("UPDATE history SET outcome = 'lost'")
 
 
-def test_what_is_rolled_back_with_a_transaction_is_not_told(ledger):
-    join(ledger)
-    with contextlib.suppress(ZeroDivisionError), ledger._database.transaction():
-        ledger.meta._database.change(
-            "note_event", worker="w", outcome="left", reason="in a transaction that fails"
-        )
-        raise ZeroDivisionError
-    assert len(ledger.history.after()) == 1
-
-
-def test_only_the_newest_events_are_kept(ledger, plan):
+def test_only_the_newest_events_are_kept_and_numbers_grow_though_all_are_deleted(ledger, plan):
+    """Who has read up to one of them asks for higher ones."""
     for _ in range(3):
         do_one(ledger, plan)
     events = ledger.history.after()
@@ -159,20 +145,12 @@ def test_only_the_newest_events_are_kept(ledger, plan):
     assert ledger.history.after() == events[1:]
     assert ledger.history.prune(0) == 2
     do_one(ledger, plan)
-    assert [event.outcome for event in ledger.history.after()] == ["done"]
+    (new,) = ledger.history.after(events[-1].number)
+    assert (new.outcome, ledger.history.after()) == ("done", [new])
 
 
-def test_numbers_grow_though_all_events_are_deleted(ledger, plan):
-    """Who has read up to one of them asks for higher ones."""
-    do_one(ledger, plan)
-    last = ledger.history.after()[-1].number
-    ledger.history.prune(0)
-    do_one(ledger, plan)
-    assert [event.outcome for event in ledger.history.after(last)] == ["done"]
-
-
-def test_a_worker_falls_silent_once_though_two_saw_it(ledger, told):
-    join(ledger)
+def test_a_worker_falls_silent_once_though_two_saw_it(ledger):
+    join(ledger, "w")
     (beats,) = [count for name, count in ledger._database.rows("heard_workers") if name == "w"]
     of = {"name": "w", "heartbeats": beats}
     assert ledger._database.change("mark_silent", **of) == 1

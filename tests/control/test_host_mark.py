@@ -36,6 +36,14 @@ def on(file, monkeypatch):
 
 
 @pytest.fixture
+def first(on):
+    """A new run, on the first host."""
+    ledger = on("first boot")
+    ledger.start({"config": "{}"})
+    return ledger
+
+
+@pytest.fixture
 def while_waiting(monkeypatch):
     """`while_waiting(do)`: from now on nothing sleeps, and `do` happens instead; a list of when."""
     counted = []
@@ -60,9 +68,7 @@ def age(file, seconds):
     os.utime(mark, (moment, moment))
 
 
-def test_a_second_host_is_refused_while_the_first_is_at_work(
-    file, on, plan, while_waiting, monkeypatch
-):
+def test_a_second_host_is_refused_while_the_first_is_at_work(on, plan, while_waiting, monkeypatch):
     monkeypatch.setattr(host_mark, "RENEW_SECONDS", 0.0)
     first = on("first boot")
     first.start({"config": "{}"})
@@ -79,9 +85,7 @@ def test_a_second_host_is_refused_while_the_first_is_at_work(
     [(OLD_SECONDS, False), (0.0, True), (-26 * 3600.0, True)],
     ids=["long ago", "just now", "and the clock was set back"],
 )
-def test_a_machine_that_was_restarted_goes_on(file, on, plan, while_waiting, seconds, waits):
-    first = on("first boot")
-    first.start({"config": "{}"})
+def test_a_machine_that_was_restarted_goes_on(file, on, first, while_waiting, seconds, waits):
     assert first.queue.claim("one") is not None
     age(file, seconds)
     looks = while_waiting(lambda: None)
@@ -92,10 +96,8 @@ def test_a_machine_that_was_restarted_goes_on(file, on, plan, while_waiting, sec
     assert second.queue.claim("two") is not None
 
 
-def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, while_waiting):
+def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, first, while_waiting):
     while_waiting(lambda: None)
-    first = on("first boot")
-    first.start({"config": "{}"})
     age(file, OLD_SECONDS)
     second = on("second boot")
     assert second.queue.claim("two") is not None
@@ -106,10 +108,8 @@ def test_a_host_that_was_suspended_and_replaced_is_refused(file, on, while_waiti
     assert [held.worker for held in second.queue.held()] == ["two"]
 
 
-def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(file, on, while_waiting):
+def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(file, first, while_waiting):
     while_waiting(lambda: None)
-    first = on("first boot")
-    first.start({"config": "{}"})
 
     def write_and_sleep():
         with first._database.transaction():
@@ -123,12 +123,10 @@ def test_a_host_that_was_suspended_inside_a_transaction_commits_nothing(file, on
 
 
 def test_a_host_that_was_replaced_does_not_come_back_when_the_other_is_idle(
-    file, on, while_waiting
+    file, on, first, while_waiting
 ):
     """Its view of the file is of the time before."""
     while_waiting(lambda: None)
-    first = on("first boot")
-    first.start({"config": "{}"})
     age(file, OLD_SECONDS)
     on("second boot").queue.give_back_all()
     age(file, OLD_SECONDS)
@@ -154,8 +152,7 @@ def test_hosts_that_do_not_name_their_boot_are_told_apart(file, while_waiting, m
         first.queue.give_back_all()
 
 
-def test_of_two_hosts_that_take_a_free_place_at_once_one_gets_it(file, on, while_waiting):
-    on("first boot").start({"config": "{}"})
+def test_of_two_hosts_that_take_a_free_place_at_once_one_gets_it(file, on, first, while_waiting):
     age(file, OLD_SECONDS)
     other = HostMark(file, "third boot")
     while_waiting(other._write)  # it had seen the free place too
@@ -164,10 +161,8 @@ def test_of_two_hosts_that_take_a_free_place_at_once_one_gets_it(file, on, while
         second.queue.claim("two")
 
 
-def test_whoever_only_reads_takes_no_place(file, on, while_waiting):
+def test_whoever_only_reads_takes_no_place(file, on, first, while_waiting):
     while_waiting(lambda: None)
-    first = on("first boot")
-    first.start({"config": "{}"})
     age(file, OLD_SECONDS)
     assert on("second boot").queue.held() == []
     assert first.queue.claim("one") is not None

@@ -74,7 +74,7 @@ def test_what_is_cleared_away_late_does_not_end_a_later_transaction(ledger, monk
     assert [ledger.meta.get(key) for key in ("first", "second")] == ["1", "2"]
 
 
-def test_a_look_that_was_interrupted_is_over_with_the_next_transaction(ledger, monkeypatch):
+def test_a_look_that_was_interrupted_is_over_with_the_next_transaction(ledger):
     moment = ledger.at_one_moment()
     moment.__enter__()  # and no `__exit__`
     assert ledger.meta.remember("machine", "new") == "new"

@@ -3,12 +3,13 @@ server's clock does, a silent worker loses its tasks after a lease, and a live o
 """
 
 import pytest
-from support.made_up_facts import facts_of
 
 from dipaco.control import clock
 from dipaco.control.database import postgresql
 from dipaco.control.ledger import open_ledger
 from dipaco.errors import ClaimLost
+from tests.control.conftest import do, do_one
+from tests.support.members import join, process_of
 
 LEASE = 60.0
 LOOK_SECONDS = LEASE / 4  # as a heartbeat
@@ -49,8 +50,7 @@ def look(ledger, time, seconds, live=()):
 def two_claims(ledger, plan):
     """Tasks of two workers."""
     for _ in range(4):
-        claim = ledger.queue.claim("w")
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do_one(ledger, plan)
     return [ledger.queue.claim(name, lease_seconds=LEASE) for name in ("dead", "live")]
 
 
@@ -65,8 +65,8 @@ def test_a_clock_that_jumps_ends_no_live_lease_and_keeps_no_dead_one(ledger, pla
     assert ledger.queue.is_held(live)
     assert ledger.queue.claim("next").task == dead.task
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, dead, facts_of(plan, dead.task))
-    ledger.commit.finish(plan, live, facts_of(plan, live.task))
+        do(ledger, plan, dead)
+    do(ledger, plan, live)
 
 
 @JUMPS
@@ -120,20 +120,19 @@ def test_a_claim_that_is_renewed_just_before_its_end_is_kept(ledger, plan, place
 
 
 @JUMPS
-def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, plan, time, hours):
-    here = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+def test_a_backbone_lives_as_long_as_its_heartbeats_are_seen(ledger, time, hours):
     for number, name in enumerate(("dead", "live")):
-        ledger.members.join(name, process_id=name, **here)
+        join(ledger, name)
         ledger.swarms.put_backbone(name, "modular", 0, f"here:{number}")
     assert ledger.reaper.reap() == []
     time.jump(hours)
     for _ in range(4):
         assert len(ledger.swarms.backbones("modular", 0)) == 2
         time.now += LOOK_SECONDS
-        ledger.members.heartbeat("live", "live")
+        ledger.members.heartbeat("live", process_of("live"))
         ledger.reaper.reap()
     assert ledger.swarms.backbones("modular", 0) == {"live": "here:1"}
-    ledger.members.heartbeat("dead", "dead")  # it was only stopped
+    ledger.members.heartbeat("dead", process_of("dead"))  # it was only stopped
     assert len(ledger.swarms.backbones("modular", 0)) == 2
 
 
@@ -142,7 +141,5 @@ def test_how_long_a_task_was_held_is_counted_by_its_holder(ledger, plan, time):
     time.jump(26)
     time.now += 30
     ledger.queue.renew(live, LEASE)
-    assert {held.worker: held.held_seconds for held in ledger.queue.held()} == {
-        "dead": 0.0,
-        "live": 30.0,
-    }
+    held = {held.worker: held.held_seconds for held in ledger.queue.held()}
+    assert held == {"dead": 0.0, "live": 30.0}

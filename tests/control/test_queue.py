@@ -1,11 +1,11 @@
 """The queue: a task has one holder, the most urgent is first, done is done; on both databases."""
 
 import pytest
-from support.made_up_facts import facts_of, stage
+from support.made_up_facts import stage
 
 from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import PRIORITY, Task
-from tests.control.conftest import DATABASES, IntegrityError, do_one, do_until
+from tests.control.conftest import DATABASES, IntegrityError, do, do_one, do_until
 
 pytestmark = pytest.mark.parametrize("place", DATABASES, indirect=True)
 
@@ -19,16 +19,15 @@ def test_two_programs_on_one_ledger_never_hold_the_same_task(ledger, plan, place
     assert len(ids) == len(set(ids)) >= 5
 
 
-def test_the_most_urgent_task_is_claimed_first(ledger, plan):
-    order = []
-    while (claim := do_one(ledger, plan)) is not None:
-        order.append(claim.task)
-        waiting = [each.task.kind for each in ledger.queue.unfinished()]
-        after = ledger.queue.claim("peek")
-        if after is not None:
-            assert PRIORITY[after.task.kind] == min(PRIORITY[kind] for kind in waiting)
-            ledger.queue.give_back(after)
-    assert order[-1] == Task("report")
+def test_the_most_urgent_task_is_claimed_first_until_every_task_is_done(ledger, plan):
+    while not ledger.queue.is_finished():
+        kinds = {each.task.kind for each in ledger.queue.unfinished()}
+        assert ledger.queue.unfinished_kinds() == kinds
+        claim = do_one(ledger, plan)
+        assert PRIORITY[claim.task.kind] == min(PRIORITY[kind] for kind in kinds)
+    assert claim.task == Task("report")
+    assert ledger.queue.unfinished() == []
+    assert ledger.queue.unfinished_kinds() == set()
 
 
 def test_a_task_that_is_given_back_is_claimed_again_under_a_higher_attempt(ledger):
@@ -84,16 +83,8 @@ def test_a_look_that_finds_nothing_takes_no_lock(ledger, plan, monkeypatch):
         assert not ledger.queue.is_finished()
         assert ledger.queue.unfinished_kinds() == {"train"}
         ledger.failures.end_delays()
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
     with monkeypatch.context() as patch:
         patch.setattr(ledger._database, "transaction", locked)
         assert ledger.queue.claim_backup("idle") is None  # now something is, and nothing is late
     assert ledger.queue.claim_backup("idle", factor=0.0) is not None
-
-
-def test_is_finished_when_every_task_is_done(ledger, plan):
-    while not ledger.queue.is_finished():
-        assert ledger.queue.unfinished_kinds() == {u.task.kind for u in ledger.queue.unfinished()}
-        assert do_one(ledger, plan) is not None
-    assert ledger.queue.unfinished() == []
-    assert ledger.queue.unfinished_kinds() == set()

@@ -12,7 +12,7 @@ from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.errors import ClaimLost
 from dipaco.topology import ModuleId
-from tests.control.conftest import GRID, do_one, do_until, everything
+from tests.control.conftest import GRID, claim_all, do_until, everything
 from tests.control.test_rollback import FACTS
 
 EARLY = ModuleId("early", 0)  # of paths 0 and 1
@@ -39,11 +39,14 @@ def do(ledger, plan, claim):
     ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
 
 
-def claim_all(ledger):
-    claims = []
-    while (claim := ledger.queue.claim("w")) is not None:
-        claims.append(claim)
-    return {str(claim.task): claim for claim in claims}
+def do_all(ledger, plan):
+    for claim in iter(lambda: ledger.queue.claim("w"), None):
+        do(ledger, plan, claim)
+
+
+def claims_of(ledger):
+    """All that is ready: name of the task -> its claim."""
+    return {str(claim.task): claim for claim in claim_all(ledger)}
 
 
 @pytest.fixture
@@ -51,16 +54,22 @@ def late(ledger, quorum_plan):
     """(ledger, plan, the claim of path 0): every path but 0 has finished phase 0."""
     plan = quorum_plan
     first = do_until(ledger, plan, "train")
-    claims = {str(first.task): first, **claim_all(ledger)}
+    claims = {str(first.task): first, **claims_of(ledger)}
     path_0 = claims.pop("train modular path 0 phase 0")
     for claim in claims.values():
         do(ledger, plan, claim)
     return ledger, plan, path_0
 
 
-def an_hour_later(ledger):
+def set_clock_of_graces(ledger, change):
     with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET until = until - 3600")
+        ledger._database._connection.execute(f"UPDATE quorums SET {change}")
+
+
+def an_hour_later(ledger, plan):
+    """The steps that become due."""
+    set_clock_of_graces(ledger, "until = until - 3600")
+    return ledger.quorums.end_grace(plan)
 
 
 def outer_tasks(ledger):
@@ -79,8 +88,7 @@ def test_a_module_with_all_contributions_steps_at_once_and_one_with_a_quorum_aft
     assert [str(at.module) for at in waiting] == ["early/0000", "late/0000"]
     assert all(3500 < at.seconds_left <= 3600 for at in waiting)
     assert ledger.quorums.end_grace(plan) == []
-    an_hour_later(ledger)
-    assert ledger.quorums.end_grace(plan) == [
+    assert an_hour_later(ledger, plan) == [
         Task("outer", "modular", "early/0000", 0),
         Task("outer", "modular", "late/0000", 0),
     ]
@@ -93,19 +101,18 @@ def test_a_contribution_within_the_grace_is_taken_and_ends_the_wait(late):
     do(ledger, plan, path_0)
     assert ledger.quorums.in_grace("modular") == []
     assert outer_tasks(ledger) == ["early/0000", "early/0001", "late/0000", "late/0001"]
-    for claim in claim_all(ledger).values():
+    for claim in claim_all(ledger):
         do(ledger, plan, claim)
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
     assert ledger.quorums.late("modular") == {}
 
 
 def step_without_path_0(ledger, plan):
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
-    claims = claim_all(ledger)
+    an_hour_later(ledger, plan)
+    claims = claims_of(ledger)
     for name in [name for name in claims if name.startswith("outer")]:
         do(ledger, plan, claims.pop(name))
-    return {**claims, **claim_all(ledger)}
+    return {**claims, **claims_of(ledger)}
 
 
 def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late):
@@ -115,8 +122,7 @@ def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late)
     assert sorted(claims) == [f"train modular path {path} phase 1" for path in (1, 2, 3)]
     for claim in claims.values():
         do(ledger, plan, claim)
-    an_hour_later(ledger)  # of no use: it is late already
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)  # of no use: it is late already
     assert outer_tasks(ledger) == ["early/0001", "late/0001"]
     do(ledger, plan, path_0)
     # It goes on from its modules as they are at phase 1.
@@ -124,8 +130,7 @@ def test_a_later_contribution_is_taken_by_the_next_step_which_waits_for_it(late)
     assert Task("train", "modular", "0", 1) in unfinished
     # The steps of phase 1 have a quorum now, and wait for its second contribution.
     assert {at.phase for at in ledger.quorums.in_grace("modular")} == {1}
-    while (claim := ledger.queue.claim("w")) is not None:
-        do(ledger, plan, claim)
+    do_all(ledger, plan)
     assert steps_of(ledger, EARLY) == {
         0: [TakenContribution(0, 1, 0)],
         1: [TakenContribution(0, 0, 1), TakenContribution(1, 0, 1), TakenContribution(1, 1, 1)],
@@ -141,7 +146,7 @@ def test_the_last_step_waits_for_all(late):
     ledger, plan, path_0 = late
     do(ledger, plan, path_0)
     while True:
-        claims = claim_all(ledger)
+        claims = claims_of(ledger)
         last = [name for name in claims if name == "train modular path 0 phase 2"]
         for name, claim in claims.items():
             if name not in last:
@@ -151,15 +156,13 @@ def test_the_last_step_waits_for_all(late):
         if last:
             ledger.queue.give_back(claims[last[0]])
     assert ledger.quorums.in_grace("modular") == []
-    an_hour_later(ledger)
-    assert ledger.quorums.end_grace(plan) == []
+    assert an_hour_later(ledger, plan) == []
     assert outer_tasks(ledger) == []
 
 
 def test_what_a_step_takes_is_decided_once_by_the_worker_that_holds_it(late):
     ledger, plan, path_0 = late
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)
     step = next(c for c in iter(lambda: ledger.queue.claim("w"), None) if c.task.module == EARLY)
     assert ledger.quorums.take(step) == [TakenContribution(0, 1, 0)]
     do(ledger, plan, path_0)  # comes too late for a step that has begun
@@ -174,29 +177,23 @@ def test_what_a_step_takes_is_decided_once_by_the_worker_that_holds_it(late):
 
 def test_a_contribution_that_arrives_before_a_due_step_is_claimed_is_not_late(late):
     ledger, plan, path_0 = late
-    an_hour_later(ledger)
-    ledger.quorums.end_grace(plan)
+    an_hour_later(ledger, plan)
     do(ledger, plan, path_0)
-    for claim in claim_all(ledger).values():
+    for claim in claim_all(ledger):
         if claim.task.kind == "outer":
             do(ledger, plan, claim)
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 0, 0), TakenContribution(0, 1, 0)]}
 
 
-def test_after_a_reboot_the_grace_starts_again(late):
+@pytest.mark.parametrize(
+    "change",
+    ["epoch = 'before', until = 5", "until = until + 26 * 3600"],
+    ids=["a reboot", "a clock that is set back"],
+)
+def test_after_a_change_of_the_clock_the_grace_starts_again(late, change):
     ledger, plan, _ = late
-    with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET epoch = 'before', until = 5")
-    assert ledger.quorums.in_grace("modular") == []
-    assert ledger.quorums.end_grace(plan) == []
-    assert all(at.seconds_left > 3500 for at in ledger.quorums.in_grace("modular"))
-    assert len(ledger.quorums.in_grace("modular")) == 2
-
-
-def test_a_clock_that_is_set_back_prolongs_the_grace_by_one(late):
-    ledger, plan, _ = late
-    with ledger._database.transaction():
-        ledger._database._connection.execute("UPDATE quorums SET until = until + 26 * 3600")
+    set_clock_of_graces(ledger, change)
+    assert bool(ledger.quorums.in_grace("modular")) == ("epoch" not in change)
     assert ledger.quorums.end_grace(plan) == []
     assert all(3500 < at.seconds_left <= 3600 for at in ledger.quorums.in_grace("modular"))
     assert len(ledger.quorums.in_grace("modular")) == 2
@@ -204,7 +201,7 @@ def test_a_clock_that_is_set_back_prolongs_the_grace_by_one(late):
 
 def test_two_programs_that_end_a_grace_make_the_step_due_once(late, place):
     ledger, plan, _ = late
-    an_hour_later(ledger)
+    set_clock_of_graces(ledger, "until = until - 3600")
     with open_ledger(*place) as other:
         assert len([*other.quorums.end_grace(plan), *ledger.quorums.end_grace(plan)]) == 2
 
@@ -214,26 +211,17 @@ def test_after_a_rollback_the_next_step_takes_a_late_contribution_again(late):
     claims = step_without_path_0(ledger, plan)
     for claim in [path_0, *claims.values()]:
         do(ledger, plan, claim)
-    while (claim := ledger.queue.claim("w")) is not None:
-        do(ledger, plan, claim)
+    do_all(ledger, plan)
     before = everything(ledger)
     counts = ledger.rollbacks.go_back(
         "modular", 1, [Task("train", "modular", str(path), 1) for path in range(4)]
     )
     assert counts["taken"] == 4 * 2 * 2 + 2  # of two steps of four modules, and the late ones
     assert steps_of(ledger, EARLY) == {0: [TakenContribution(0, 1, 0)]}
-    while (claim := do_all(ledger, plan)) is not None:
-        pass
+    do_all(ledger, plan)
     after = everything(ledger)
     names = (*FACTS, "taken")
     assert {name: after[name] for name in names} == {name: before[name] for name in names}
-
-
-def do_all(ledger, plan):
-    claim = ledger.queue.claim("w")
-    if claim is not None:
-        do(ledger, plan, claim)
-    return claim
 
 
 def test_contributions_that_no_step_has_taken_yet_are_kept(late):
@@ -259,14 +247,6 @@ def test_contributions_that_no_step_has_taken_yet_are_kept(late):
     assert in_time not in live()
     for claim in claims.values():
         do(ledger, plan, claim)
-    while do_all(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     assert late_name in superseded()
     assert not {late_name, in_time} & live()
-
-
-def test_a_plan_without_a_quorum_records_none(ledger, plan):
-    while do_one(ledger, plan) is not None:
-        pass
-    assert ledger.quorums.taken("modular") == {}
-    assert everything(ledger)["quorums"] == []

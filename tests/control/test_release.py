@@ -2,7 +2,7 @@
 
 from support.made_up_facts import receipt
 
-from dipaco.control.planning.release import Release, make_release
+from dipaco.control.planning.release import make_release
 from dipaco.topology import ModuleId
 from tests.control.conftest import GRID
 
@@ -10,14 +10,6 @@ from tests.control.conftest import GRID
 def release(**changes):
     modules = {module: receipt(module) for module in GRID.modules} | changes.pop("modules", {})
     return make_release("modular", 3, GRID, [modules] * 4, {"router": "r1"} | changes)
-
-
-def test_a_release_is_the_same_after_json():
-    again = Release.from_json(release().to_json())
-    assert again.digest == release().digest
-    assert [again.modules_of(path) for path in range(4)] == [
-        release().modules_of(path) for path in range(4)
-    ]
 
 
 def test_the_digest_changes_with_any_module_and_any_companion():

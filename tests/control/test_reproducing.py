@@ -11,7 +11,7 @@ from support.made_up_facts import facts_of, receipt
 from dipaco.control.errors import NotReproduced, RecoveryFailed
 from dipaco.control.facts.redos import MOST_REDOS
 from dipaco.control.planning.tasks import Contribution, PathTrained, Task
-from tests.control.conftest import do_one, do_until, do_until_a_second_phase
+from tests.control.conftest import do, do_all, do_until, do_until_a_second_phase
 
 
 def otherwise(plan, task):
@@ -28,13 +28,16 @@ def redo_otherwise(ledger, plan, step, path):
     """An outer step finds that a contribution is damaged; its path is trained again."""
     cause = Task("train", "modular", str(path), step.task.phase)
     ledger.redos.redo(step, cause, "objects/one", "damaged")
-    again = ledger.queue.claim("other machine", ["train"])
-    while again.task != cause:
-        ledger.commit.finish(plan, again, facts_of(plan, again.task))
-        again = ledger.queue.claim("other machine", ["train"])
+    again = do_until(ledger, plan, cause, "other machine", ["train"])
     facts = otherwise(plan, cause)
     ledger.commit.finish(plan, again, facts)
     return facts
+
+
+def cause_of(plan, step):
+    """The training of one of the paths whose contributions a step takes."""
+    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    return Task("train", "modular", str(path), step.task.phase)
 
 
 def contribution_of(ledger, fact):
@@ -47,14 +50,13 @@ def to_module(facts, module):
 
 
 def finish(ledger, plan):
-    while do_one(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     assert ledger.queue.is_finished()
 
 
 def test_before_the_module_has_stepped_the_new_contribution_is_taken(ledger, plan):
     step = do_until(ledger, plan, "outer")
-    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
+    path = cause_of(plan, step).path
     facts = redo_otherwise(ledger, plan, step, path)
     assert contribution_of(ledger, to_module(facts, step.task.module)) == to_module(
         facts, step.task.module
@@ -67,7 +69,7 @@ def test_before_the_module_has_stepped_the_new_contribution_is_taken(ledger, pla
 def test_what_another_module_has_stepped_with_stays(ledger, plan):
     topology = plan.arm("modular").topology
     first = do_until(ledger, plan, "outer")
-    ledger.commit.finish(plan, first, facts_of(plan, first.task))
+    do(ledger, plan, first)
     step = do_until(ledger, plan, "outer")
     both = set(topology.paths_through(first.task.module))
     (path,) = both & set(topology.paths_through(step.task.module))
@@ -84,14 +86,14 @@ def test_what_a_module_is_stepping_with_stays(ledger, plan):
     other = None
     while other is None:
         do_train = ledger.queue.claim("w", ["train"])
-        ledger.commit.finish(plan, do_train, facts_of(plan, do_train.task))
+        do(ledger, plan, do_train)
         other = ledger.queue.claim("stepping", ["outer"])
     shared = set(topology.paths_through(other.task.module))
     (path,) = shared & set(topology.paths_through(step.task.module))
     facts = redo_otherwise(ledger, plan, step, path)
     being_used = to_module(facts, other.task.module)
     assert contribution_of(ledger, being_used) != being_used
-    ledger.commit.finish(plan, other, facts_of(plan, other.task))
+    do(ledger, plan, other)
     finish(ledger, plan)
 
 
@@ -101,15 +103,14 @@ def test_for_a_module_that_is_made_again_only_the_same_bytes_do(ledger, plan):
     module = plan.arm("modular").topology.modules_of(claim.task.path)[0]
     ledger.redos.redo(claim, Task("outer", "modular", str(module), 0), "objects/lost", "missing")
     step = do_until(ledger, plan, "outer")
-    path = plan.arm("modular").topology.paths_through(module)[0]
     with pytest.raises(NotReproduced):
-        redo_otherwise(ledger, plan, step, path)
+        redo_otherwise(ledger, plan, step, cause_of(plan, step).path)
 
 
 def test_a_snapshot_that_the_next_phase_began_with_stays(ledger, plan):
     claim = do_until_a_second_phase(ledger, plan)
     path = claim.task.path
-    ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do(ledger, plan, claim)
     before = ledger.facts.snapshot("modular", path, 0)
     waiting = do_until(ledger, plan, "train")  # any task: it says that this snapshot is damaged
     redo_otherwise(ledger, plan, waiting._replace(task=waiting.task._replace(phase=0)), path)
@@ -119,8 +120,7 @@ def test_a_snapshot_that_the_next_phase_began_with_stays(ledger, plan):
 def test_a_task_is_done_again_so_often_for_one_that_is_not_done(ledger, plan):
     for times in range(MOST_REDOS + 1):
         step = do_until(ledger, plan, "outer")
-        path = plan.arm("modular").topology.paths_through(step.task.module)[0]
-        cause = Task("train", "modular", str(path), 0)
+        cause = cause_of(plan, step)
         if times < MOST_REDOS:
             ledger.redos.redo(step, cause, "objects/one", "damaged")
     with pytest.raises(RecoveryFailed, match="done again 3 times"):
@@ -130,29 +130,26 @@ def test_a_task_is_done_again_so_often_for_one_that_is_not_done(ledger, plan):
 
 def test_once_that_one_is_done_it_counts_anew(ledger, plan):
     """A run of months meets more than three flipped bytes."""
-    topology, damaged = plan.arm("modular").topology, Counter()
+    damaged = Counter()
     while (claim := ledger.queue.claim("w")) is not None:
         if claim.task.kind == "outer" and damaged[claim.task] < MOST_REDOS:
             damaged[claim.task] += 1
-            path = topology.paths_through(claim.task.module)[0]
-            cause = Task("train", "modular", str(path), claim.task.phase)
-            ledger.redos.redo(claim, cause, "objects/one", "damaged")
+            ledger.redos.redo(claim, cause_of(plan, claim), "objects/one", "damaged")
             continue
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     assert ledger.queue.is_finished()
     assert ledger.redos.num_refusals() == MOST_REDOS * 8
 
 
 def test_it_also_counts_anew_when_that_one_is_done_again(ledger, plan):
     step = do_until(ledger, plan, "outer")
-    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
-    cause = Task("train", "modular", str(path), 0)
+    cause = cause_of(plan, step)
     for _ in range(MOST_REDOS):
         ledger.redos.redo(step, cause, "objects/one", "damaged")
         again = do_until(ledger, plan, "outer")
         assert again.task == step.task
         step = again
-    ledger.commit.finish(plan, step, facts_of(plan, step.task))
+    do(ledger, plan, step)
     claim = do_until_a_second_phase(ledger, plan)
     ledger.redos.redo(claim, step.task, "objects/module", "missing")
     again = do_until(ledger, plan, "outer")
@@ -168,13 +165,9 @@ def test_a_task_is_not_woken_before_all_that_it_waits_for_has_ended(
     recorded snapshot, which is lost; and so for good.
     """
     step = do_until(ledger, plan, "outer")
-    path = plan.arm("modular").topology.paths_through(step.task.module)[0]
-    cause = Task("train", "modular", str(path), 0)
+    cause = cause_of(plan, step)
     ledger.redos.redo(step, cause, "objects/one", "damaged")
-    slow = ledger.queue.claim("slow", ["train"])
-    while slow.task != cause:
-        ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
-        slow = ledger.queue.claim("slow", ["train"])
+    slow = do_until(ledger, plan, cause, "slow", ["train"])
 
     def waiting() -> set[Task]:
         return {each.task for each in ledger.queue.unfinished() if each.state == "waiting"}
@@ -191,6 +184,6 @@ def test_a_task_is_not_woken_before_all_that_it_waits_for_has_ended(
         ledger.failures.fail(slow, "not reproduced")
         assert waiting() == set()
         return
-    ledger.commit.finish(plan, slow, facts_of(plan, slow.task))
+    do(ledger, plan, slow)
     assert waiting() == set()
     finish(ledger, plan)

@@ -59,14 +59,7 @@ def test_an_object_of_phases_in_which_its_module_did_not_step_goes_with_the_last
     assert superseded("dense", module, 9, 10, since=6) == [], "the run went back since"
 
 
-def test_snapshots_of_two_phases_before_are_superseded(finished):
-    assert finished.retention.superseded_snapshots("dense", 0, 1, 2) == []
-    assert finished.retention.superseded_snapshots("dense", 0, 2, 2) == [
-        receipt("snapshot", "dense", 0, 0).name
-    ]
-
-
-def test_the_last_two_snapshots_of_a_path_are_kept_however_far_apart(ledger, plan):
+def test_the_last_two_snapshots_of_a_path_are_kept_however_far_apart(ledger):
     for phase in (0, 3, 4, 9):
         record(ledger._database, trained("modular", 0, phase))
     old, *last_two = (receipt("snapshot", "modular", 0, phase).name for phase in (3, 4, 9))

@@ -4,14 +4,13 @@ import dataclasses
 import json
 
 import pytest
-from support.made_up_facts import facts_of
 
 from dipaco.control.keeping import rollback
-from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, WorkersActive
-from tests.control.conftest import do_one, everything
+from tests.control.conftest import claim_all, do, do_all, do_until, everything
+from tests.support.members import join
 
 TRAIN = [Task("train", "modular", str(path), 1) for path in range(4)]
 
@@ -30,9 +29,7 @@ def test_a_run_that_is_redone_after_a_rollback_has_the_same_facts(finished, plan
     assert [(u.task.kind, u.task.phase, u.state) for u in finished.queue.unfinished()] == [
         ("train", 1, "ready")
     ] * 4
-    done = []
-    while (claim := do_one(finished, plan)) is not None:
-        done.append(claim.task)
+    done = do_all(finished, plan)
     assert len(done) == len(set(done)) == 4 + 4 + 4 + 1 + 1
     assert done[-1] == Task("report")
     after = everything(finished)
@@ -41,19 +38,16 @@ def test_a_run_that_is_redone_after_a_rollback_has_the_same_facts(finished, plan
 
 def test_texts_of_releases_that_are_set_aside_are_made_again(ledger, plan):
     plan = dataclasses.replace(plan, samples=True)
-    while do_one(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     before = everything(ledger)["samples"]
     assert ledger.rollbacks.go_back("modular", 1, TRAIN)["samples"] == 2
     assert len(everything(ledger)["samples"]) == len(before) - 2
-    done = []
-    while (claim := do_one(ledger, plan)) is not None:
-        done.append(claim.task)
+    done = do_all(ledger, plan)
     assert done[-2:] == [Task("sample", "modular", "", 2), Task("report")]
     assert everything(ledger)["samples"] == before
 
 
-def test_what_is_set_aside_is_kept_and_listed(finished, plan):
+def test_what_is_set_aside_is_kept_and_listed(finished):
     rows = everything(finished)["trained"]
     finished.rollbacks.go_back("modular", 1, TRAIN)
     finished.rollbacks.go_back("modular", 0, [])
@@ -85,19 +79,8 @@ def test_facts_are_set_aside_together_and_not_by_a_journey_to_the_server_for_eac
     assert kept.set_aside == counts
 
 
-def test_a_rollback_leaves_other_arms_alone(finished):
-    def of(arm):
-        return [row for row in everything(finished)["modules"] if f"'{arm}'" in row]
-
-    dense, base = of("dense"), of("base")
-    finished.rollbacks.go_back("modular", 0, [])
-    assert (of("dense"), of("base")) == (dense, base)
-    assert len(of("modular")) == 4
-
-
 def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
-    while (claim := ledger.queue.claim("busy")).task.kind != "train":
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+    do_until(ledger, plan, "train", "busy")
     before = everything(ledger)
     with pytest.raises(WorkersActive, match=r"busy holds 1 task\. Stop them with `dipaco drain"):
         ledger.rollbacks.go_back("modular", 0, [])
@@ -106,8 +89,7 @@ def test_while_a_worker_holds_a_task_a_rollback_changes_nothing(ledger, plan):
 
 def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
     retention, rollbacks = finished.retention, finished.rollbacks
-    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
-    finished.members.join("w", process_id=str(ProcessId.here()), **at)
+    join(finished, "w", process_id=str(ProcessId.here()))
     before = everything(finished)
     assert retention.begin_deleting(lambda: ["an object"]) == ["an object"]
     for go_back in (rollbacks.begin, lambda: rollbacks.go_back("modular", 1, TRAIN)):
@@ -127,7 +109,7 @@ def test_a_run_does_not_go_back_while_objects_are_deleted(finished):
 
 def test_a_process_that_ended_while_it_deleted_keeps_no_run_from_going_back(finished):
     over = str(ProcessId.here()._replace(began="0"))
-    finished.members.join("w", process_id=over, host="here", pid=1, machine="cpu", version="0")
+    join(finished, "w", process_id=over)
     finished._database.change("change_meta", key="deleting 1", value=over)
     assert finished.rollbacks.deleting_workers() == []
     assert finished.rollbacks.begin()
@@ -135,8 +117,7 @@ def test_a_process_that_ended_while_it_deleted_keeps_no_run_from_going_back(fini
 
 
 def test_who_was_silent_while_the_run_went_back_deletes_nothing_more(finished):
-    at = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
-    finished.members.join("w", process_id=str(ProcessId.here()), **at)
+    join(finished, "w", process_id=str(ProcessId.here()))
     finished.retention.begin_deleting(lambda: ["an object"])
     heartbeats = next(each.heartbeats for each in finished.members.list())
     finished._database.change("mark_silent", name="w", heartbeats=heartbeats)
@@ -147,24 +128,14 @@ def test_who_was_silent_while_the_run_went_back_deletes_nothing_more(finished):
 
 def test_a_worker_that_was_silent_for_a_lease_is_too_late(ledger, plan):
     while (claim := ledger.queue.claim("zombie", lease_seconds=60)).task.kind != "train":
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
     ledger.queue.renew(claim, lease_seconds=-1.0)
     again = [Task("train", "modular", str(path), 0) for path in range(4)]
     ledger.rollbacks.go_back("modular", 0, again)
     assert not ledger.queue.held()
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-    later = ledger.queue.claim("next")
-    while later.task != claim.task:
-        later = ledger.queue.claim("next")
+        do(ledger, plan, claim)
+    (later,) = (each for each in claim_all(ledger) if each.task == claim.task)
     assert later.attempt > claim.attempt
     with pytest.raises(ClaimLost):
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
-
-
-def test_a_program_that_has_the_run_open_sees_the_rollback(finished, place):
-    with open_ledger(*place) as other:
-        assert other.progress.phases_reached("modular", 4) == 2
-        finished.rollbacks.go_back("modular", 1, TRAIN)
-        assert other.progress.phases_reached("modular", 4) == 1
-        assert other.queue.claim("other").task == TRAIN[0]
+        do(ledger, plan, claim)

@@ -280,17 +280,6 @@ def test_the_text_in_slices_is_waited_for_step_by_step(plan, known, new, expecte
     assert names(tasks_after(sliced, known, new)) == expected
 
 
-def test_after_routing_every_arm_starts_and_the_base_model_is_scored(plan):
-    tasks = tasks_after(plan, [], facts_of(plan, Task("route")))
-    assert sorted(names(tasks)) == sorted(
-        [
-            "score base path 0 phase 2",
-            *(f"train modular path {path} phase 0" for path in range(4)),
-            "train dense path 0 phase 0",
-        ]
-    )
-
-
 def done_in_order(plan, order):
     """The tasks of a run as they were done, each picked of those that are due."""
     facts, waiting, done = ListedFacts(), first_tasks(0), []
@@ -499,23 +488,6 @@ def test_a_module_waits_only_for_the_paths_that_take_part(plan):
             ]
 
 
-def test_a_module_without_paths_in_a_phase_steps_by_itself(plan):
-    lonely = with_settings(plan, path_share=0.25)
-    (path,) = lonely.arm("modular").paths_in(0)
-    (other,) = set(ALL[:2]) - set(map(str, GRID.modules_of(path)))
-    assert names(tasks_after(lonely, [], modules(other, phase=0))) == [
-        f"outer modular module {other} phase 0"
-    ]
-
-
-def test_only_paths_that_take_part_are_trained(plan):
-    lonely = with_settings(plan, path_share=0.25)
-    trained_paths = lonely.arm("modular").paths_in(1)
-    tasks = tasks_after(lonely, modules(*ALL[:3], phase=1), modules(ALL[3], phase=1))
-    for task in tasks:
-        assert task.kind != "train" or task.path in trained_paths
-
-
 def test_a_release_is_sampled_once_it_is_evaluated_and_the_report_waits_for_no_text(plan):
     """A text that cannot be made costs a run nothing else."""
     plan = dataclasses.replace(plan, samples=True)
@@ -531,16 +503,6 @@ def test_a_release_is_sampled_once_it_is_evaluated_and_the_report_waits_for_no_t
 def test_a_release_is_sampled_before_training_goes_on():
     """Texts are read while it does; with one worker all of training would come first."""
     assert PRIORITY["evaluate"] < PRIORITY["sample"] < PRIORITY["train"]
-
-
-def test_rerouting_comes_last_before_the_report(plan):
-    rerouted = with_settings(plan, reroutes=True)
-    known = [
-        *(evaluated("base", 2), evaluated("dense", 2), evaluated("dense", 3)),
-        *(evaluated("modular", phase) for phase in (1, 2)),
-    ]
-    assert names(tasks_after(rerouted, known, [evaluated("modular", 3)])) == ["reroute"]
-    assert names(tasks_after(rerouted, known, [stage("reroute")])) == ["report"]
 
 
 ANY_SETTINGS = {

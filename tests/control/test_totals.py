@@ -1,7 +1,7 @@
 """Running totals are sums of the facts, whatever is recorded and set aside; on both databases."""
 
 from dipaco.control.planning.tasks import Task
-from tests.control.conftest import do_one, do_until
+from tests.control.conftest import do_all, do_one, do_until
 
 SUMS = {
     "path_totals": (
@@ -47,8 +47,7 @@ def test_totals_are_the_sums_of_what_is_recorded(ledger, plan):
     for _ in range(25):
         do_one(ledger, plan)
         assert_totals_are_sums(ledger)
-    while do_one(ledger, plan) is not None:
-        pass
+    do_all(ledger, plan)
     assert_totals_are_sums(ledger)
 
 
@@ -64,8 +63,7 @@ def test_totals_count_no_more_what_is_set_aside_and_count_again_what_is_done_aga
             finished._database.change(
                 "add_task", **Task("train", "modular", str(path), 1)._asdict(), priority=8
             )
-    while do_one(finished, plan) is not None:
-        pass
+    do_all(finished, plan)
     assert_totals_are_sums(finished)
     assert finished.queue.task_counts() == states
     assert finished.progress.training_totals("modular") == total

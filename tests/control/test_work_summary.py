@@ -5,7 +5,8 @@ watch those that follow them in a ring, so that each is watched and none watches
 from dipaco.control import clock
 from dipaco.control.claims import silent_workers
 from dipaco.control.claims.queue import ALL_KINDS
-from tests.control.test_queue import do_one, do_until
+from tests.control.conftest import do_one, do_until
+from tests.support.members import join, process_of
 
 
 def test_it_says_what_the_long_questions_find_at_every_moment_of_a_run(ledger, plan):
@@ -36,15 +37,10 @@ def test_it_sees_delays_failures_and_commands(ledger, plan):
     assert ledger.meta.work_summary(ALL_KINDS).command.name == "drain"
 
 
-def joined(ledger, names):
-    here = {"host": "here", "pid": 1, "machine": "cpu", "version": "0"}
-    for name in names:
-        ledger.members.join(name, process_id=name, **here)
-
-
 def test_a_worker_watches_those_that_follow_it_and_the_first_follow_the_last(ledger, monkeypatch):
     monkeypatch.setattr(silent_workers, "WATCHED", 2)
-    joined(ledger, "abcde")
+    for name in "abcde":
+        join(ledger, name)
     watched = lambda name: {  # noqa: E731
         row[0]
         for row in ledger._database.rows("heard_after", name=name, limit=silent_workers.WATCHED)
@@ -58,11 +54,12 @@ def test_one_worker_alone_finds_out_that_all_others_are_dead(ledger, monkeypatch
     monkeypatch.setattr(silent_workers, "WATCHED", 2)
     now = 1000.0
     monkeypatch.setattr(clock, "now_seconds", lambda: now)
-    joined(ledger, "abcdefgh")
+    for name in "abcdefgh":
+        join(ledger, name)
     heard = lambda: {row[0] for row in ledger._database.rows("heard_workers")}  # noqa: E731
     seen = []
     for _ in range(5 * 8):
-        ledger.members.heartbeat("d", "d")
+        ledger.members.heartbeat("d", process_of("d"))
         ledger.reaper.reap("d")
         seen.append(len(heard()))
         now += silent_workers.LEASE_SECONDS / 4

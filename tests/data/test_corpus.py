@@ -29,7 +29,6 @@ from dipaco.data.slices import cut_into_slices
 from dipaco.data.splits import SPLITS, first_of_each
 from dipaco.data.tokenizer import given_tokenizer, load_tokenizer, train_tokenizer
 from dipaco.errors import CorpusMissing, NotWritable
-from dipaco.files import file_digest
 
 TOY = CorpusConfig(sources=("toy:?documents=80",), vocab_size=300, processes=1)
 
@@ -164,13 +163,7 @@ def test_long_documents_are_cut_into_several_of_one_group(tmp_path):
 # --- the same bytes ---------------------------------------------------------------------------
 
 
-def test_two_processes_give_the_bytes_of_one(tmp_path, undisturbed, monkeypatch):
-    monkeypatch.setattr(encode, "JOBS_AHEAD", 1)
-    corpus = prepare(dataclasses.replace(TOY, processes=2), tmp_path / "two")
-    assert corpus.manifest == undisturbed.manifest
-
-
-def test_a_sigterm_to_all_processes_of_a_service_is_left_to_the_parent(
+def test_two_processes_give_the_bytes_of_one_and_leave_a_sigterm_of_a_service_to_the_parent(
     tmp_path, undisturbed, monkeypatch
 ):
     """A process that it meets while it starts is replaced; later it is ignored."""
@@ -187,6 +180,7 @@ def test_a_sigterm_to_all_processes_of_a_service_is_left_to_the_parent(
             for process in started:
                 process.terminate()
 
+    monkeypatch.setattr(encode, "JOBS_AHEAD", 1)
     monkeypatch.setattr(encode.subprocess, "Popen", start_and_tell_the_first)
     corpus = prepare(dataclasses.replace(TOY, processes=2), tmp_path / "two", tell_all)
     assert corpus.manifest == undisturbed.manifest
@@ -265,16 +259,15 @@ def test_staged_text_of_other_settings_is_not_used(tmp_path, undisturbed):
     corpus.check_tokens()
 
 
-def test_a_finished_corpus_is_opened_as_it_is(undisturbed):
+@pytest.mark.parametrize("changes", [{}, {"length": 64, "processes": 2, "slices": 3}])
+def test_a_finished_corpus_is_opened_as_it_is_for_other_rows_slices_and_processes_too(
+    undisturbed, changes
+):
     def nothing_is_done(step):
         raise AssertionError(step)
 
-    again = prepare(TOY, undisturbed.folder, nothing_is_done)
-    assert again.digest == undisturbed.digest
-
-
-def test_row_length_slices_and_processes_do_not_change_the_corpus(undisturbed):
-    prepare(dataclasses.replace(TOY, length=64, processes=2, slices=3), undisturbed.folder)
+    config = dataclasses.replace(TOY, **changes)
+    assert prepare(config, undisturbed.folder, nothing_is_done).digest == undisturbed.digest
 
 
 # --- what goes wrong --------------------------------------------------------------------------
@@ -290,15 +283,12 @@ def test_a_folder_without_a_corpus_says_so(tmp_path):
         Corpus.open(tmp_path)
 
 
-def test_a_truncated_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
-    file = undisturbed.folder / undisturbed.manifest.files[1].name
-    file.write_bytes(file.read_bytes()[:-100])
+def test_a_truncated_or_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
+    first, second, *_ = (undisturbed.folder / file.name for file in undisturbed.manifest.files)
+    second.write_bytes(second.read_bytes()[:-100])
     with pytest.raises(CorpusDamaged, match=r"tokens_00001.* should have .* Delete the folder"):
         Corpus.open(undisturbed.folder)
-
-
-def test_a_missing_token_file_is_seen_when_the_corpus_is_opened(undisturbed):
-    (undisturbed.folder / undisturbed.manifest.files[0].name).unlink()
+    first.unlink()
     with pytest.raises(CorpusDamaged, match=r"tokens_00000.* missing"):
         Corpus.open(undisturbed.folder)
 
@@ -416,13 +406,6 @@ def test_half_of_a_character_is_a_sentence(tmp_path):
         tokenizer.encode(["whole", "one \ud800 two"])
     with pytest.raises(HalfCharacter, match=r"'\\ud800', at its start"):
         tokenizer.encode(["\ud800"])
-
-
-def test_the_tokenizer_is_the_same_each_time(tmp_path):
-    texts = [words(i) for i in range(1, 40)]
-    for name in ("a.json", "b.json"):
-        train_tokenizer(texts, 400, tmp_path / name)
-    assert file_digest(tmp_path / "a.json") == file_digest(tmp_path / "b.json")
 
 
 def test_a_given_tokenizer_is_used_as_it_is(tmp_path, undisturbed):

@@ -1,39 +1,51 @@
 """The packing law: every token of every document once, all rows full but the last."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from dipaco.data.errors import ShardDamaged
-from dipaco.data.pack import RowPlan, ascending, load_plan, plan_rows, save_plan
-
-many_lengths = st.lists(st.integers(0, 40), min_size=1, max_size=30)
-
-
-def plan_of(lengths: list[int], row_length: int = 8, seed: int = 0) -> RowPlan:
-    return plan_rows(np.array(lengths), np.arange(len(lengths)), row_length, seed)
+from dipaco.data.pack import ascending, load_plan, plan_rows, save_plan
+from dipaco.data.tokenizer import Edges, EdgeTokens
 
 
-@given(lengths=many_lengths, row_length=st.integers(2, 17), seed=st.integers(0, 2**40))
-@settings(max_examples=200)
-def test_every_token_of_every_document_is_planned_exactly_once(lengths, row_length, seed):
-    plan = plan_of(lengths, row_length, seed)
-    seen = [np.zeros(length, dtype=int) for length in lengths]
-    for k in range(plan.num_rows):
-        for document, start, length in plan.row(k):
-            seen[document][start : start + length] += 1
-    assert all((counts == 1).all() for counts in seen)
-
-
-@given(lengths=many_lengths, row_length=st.integers(2, 17))
-@settings(max_examples=100)
-def test_all_rows_are_full_but_the_last(lengths, row_length):
-    plan = plan_of(lengths, row_length)
-    sizes = [sum(length for _, _, length in plan.row(k)) for k in range(plan.num_rows)]
+@given(
+    documents=st.lists(
+        st.tuples(st.integers(0, 40), st.booleans(), st.booleans()), min_size=1, max_size=30
+    ),
+    tokens=st.sampled_from([None, EdgeTokens(None, 8), EdgeTokens(7, 8)]),
+    row_length=st.integers(2, 17),
+    seed=st.integers(0, 2**40),
+)
+@example(documents=[(0, True, True)] * 2, tokens=EdgeTokens(7, 8), row_length=8, seed=0)
+@settings(max_examples=300)
+def test_every_token_and_every_edge_is_planned_once_and_all_rows_are_full_but_the_last(
+    documents, tokens, row_length, seed
+):
+    lengths, begins, ends = (np.array(column) for column in zip(*documents, strict=True))
+    edges = None if tokens is None else Edges(tokens, begins.astype(bool), ends.astype(bool))
+    plan = plan_rows(lengths, np.arange(len(lengths)), row_length, seed, edges)
+    rows = [plan.row(k) for k in range(plan.num_rows)]
+    has_start, has_end = tokens is not None and tokens.start is not None, tokens is not None
+    wanted = [
+        (document, token)
+        for document, (length, begins, ends) in enumerate(documents)
+        if length
+        for token in range(-int(begins and has_start), length + int(ends and has_end))
+    ]
+    assert wanted == sorted(
+        (document, token)
+        for row in rows
+        for document, start, length in row
+        for token in range(start, start + length)
+    )
+    sizes = [sum(length for _, _, length in row) for row in rows]
     assert all(size == row_length for size in sizes[:-1])
     assert all(0 < size <= row_length for size in sizes[-1:])
-    assert sum(sizes) == sum(lengths) == plan.num_tokens
+    assert sum(sizes) == plan.num_tokens
 
 
 def test_only_the_documents_asked_for_are_planned():
@@ -49,29 +61,20 @@ def test_the_plan_depends_on_the_seed_and_not_on_the_order_of_the_documents():
     assert forth.digest() != plan_rows(lengths, np.arange(50), 8, seed=2).digest()
 
 
-def test_documents_are_shuffled():
-    plan = plan_of([8] * 100)
-    order = plan.piece_document.tolist()
-    assert sorted(order) == list(range(100))
-    assert order != sorted(order)
-
-
-def test_no_documents_make_no_rows():
-    plan = plan_of([0, 0])
-    assert plan.num_rows == 0
-    assert plan.num_tokens == 0
-
-
-def test_a_saved_plan_is_loaded_and_a_flipped_byte_is_refused(tmp_path):
-    plan, file = plan_of([5, 9, 30]), tmp_path / "plan.npz"
+def test_a_saved_plan_is_loaded_with_its_edges_and_a_damaged_one_is_refused(tmp_path):
+    edges, file = Edges(EdgeTokens(None, 8), *np.ones((2, 3), bool)), tmp_path / "plan.npz"
+    plan = plan_rows(np.array([5, 9, 30]), np.arange(3), 8, seed=0, edges=edges)
     save_plan(plan, file)
-    assert load_plan(file).digest() == plan.digest()
+    again = load_plan(file)
+    assert (again.digest(), again.edge_tokens) == (plan.digest(), EdgeTokens(None, 8))
+    assert dataclasses.replace(plan, edge_tokens=EdgeTokens(7, 8)).digest() != plan.digest()
 
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(ShardDamaged, match=r"plan\.npz"):
-        load_plan(file)
+    content, middle = file.read_bytes(), file.stat().st_size // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+    for damaged in (flipped, content[:-30]):
+        file.write_bytes(damaged)
+        with pytest.raises(ShardDamaged, match=r"plan\.npz"):
+            load_plan(file)
 
 
 def test_a_huge_shard_is_planned_in_a_few_bytes_a_piece():

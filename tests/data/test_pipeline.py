@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from dipaco.data.config import CorpusConfig
-from dipaco.data.errors import EmptyShard, ShardDamaged
-from dipaco.data.pack import load_plan, plan_rows, save_plan
+from dipaco.data.errors import EmptyShard
+from dipaco.data.pack import plan_rows
 from dipaco.data.pipeline import Batches, Rows
 from dipaco.data.prepare import prepare
 from dipaco.data.shards import build_shard, domain_table
@@ -110,17 +110,6 @@ def test_only_the_last_row_is_padded_with_segment_zero(corpus, plan):
     assert all((rows[k]["segments"] > 0).all() for k in range(len(rows) - 1))
     padding = LENGTH * len(rows) - plan.num_tokens
     assert (rows[len(rows) - 1]["segments"] == 0).sum() == padding
-
-
-def test_a_plan_is_loaded_and_a_truncated_one_is_refused(corpus, tmp_path):
-    shard = build_shard(corpus, 1, corpus.documents("train")[::2], LENGTH, seed=0)
-    file = tmp_path / "plan.npz"
-    save_plan(shard.plan, file)
-    assert load_plan(file).digest() == shard.plan.digest()
-
-    file.write_bytes(file.read_bytes()[:-30])
-    with pytest.raises(ShardDamaged, match=r"plan\.npz"):
-        load_plan(file)
 
 
 def test_domains_are_counted_by_path(corpus):

@@ -41,6 +41,12 @@ class SharedObjects:
         return file.read_bytes() if file.exists() else None
 
 
+@pytest.fixture
+def objects(tmp_path):
+    """Those of a run in a folder."""
+    return Objects(tmp_path)
+
+
 @pytest.fixture(params=["folder", "s3", "google"])
 def store(request, tmp_path):
     """Each kind of store."""

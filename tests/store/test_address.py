@@ -32,15 +32,11 @@ def test_a_url_has_a_folder_of_its_own_in_the_cache_folder(url, cache):
     assert address.place_of(address.folder / "report.md") == f"{url}/report.md"
 
 
-@pytest.mark.parametrize("text", ["runs/one", "s3://bucket/one"])
-def test_a_place_may_be_given_as_text(text):
-    assert Address.of(text) == Address.parse(text)
-
-
-def test_a_folder_and_an_address_are_taken_as_they_are():
+def test_a_place_may_be_given_as_text_a_folder_or_an_address():
     address = Address.parse("s3://bucket/one")
     assert Address.of(address) is address
-    assert Address.of(Path("runs/one")) == Address(Path("runs/one"))
+    assert Address.of("s3://bucket/one") == address
+    assert Address.of("runs/one") == Address.of(Path("runs/one")) == Address(Path("runs/one"))
 
 
 def test_a_url_that_has_become_a_path_is_refused():

@@ -1,18 +1,8 @@
-"""Names on disk: all files of a run are in its folder, and attempts never share a name."""
+"""Names on disk: attempts never share one."""
 
 from pathlib import Path
 
 from dipaco.store.layout import Layout
-
-
-def test_all_files_of_a_run_are_in_its_folder():
-    layout = Layout(Path("runs/one"))
-    places = [
-        layout.ledger, layout.lock, layout.corpus, layout.events, layout.tensorboard,
-        layout.report("json"), layout.report("md"),
-    ]  # fmt: skip
-    assert all(place.is_relative_to("runs/one") for place in places)
-    assert len(set(places)) == len(places)
 
 
 def test_each_attempt_at_a_snapshot_has_its_own_name():

@@ -119,7 +119,7 @@ def test_a_store_that_never_answered_is_waited_for_a_minute_and_proxies_are_name
 
 
 def test_who_waits_ten_seconds_only_is_told_then_and_that_no_credentials_are_there(
-    bucket, here, monkeypatch
+    bucket, monkeypatch
 ):
     """A name that is looked up in vain, and a host that does not answer at all."""
     now = [0.0]
@@ -335,17 +335,6 @@ def test_of_a_damaged_folder_only_the_damaged_files_are_fetched_again(store, buc
     before = bucket.proxy.asked["GET"]
     assert (store.other.folder(name) / "b").read_bytes() == b"b" * 100
     assert bucket.proxy.asked["GET"] == before + 2  # the list, and one file
-
-
-def test_partial_fetches_are_deleted_once_they_are_old(store):
-    partial = store.here.root / "partial"
-    (partial / "folder").mkdir(parents=True)
-    for name in ("old", "fresh", "folder/file"):
-        (partial / name).write_bytes(b"half")
-    for name in ("old", "folder/file", "folder"):
-        os.utime(partial / name, (1, 1))
-    store.here.delete_partial_writes(is_alone=False)
-    assert [file.name for file in partial.iterdir()] == ["fresh"]
 
 
 def test_threads_that_want_the_same_object_fetch_it_once(store, bucket):

@@ -36,11 +36,6 @@ def state_of(seed=0):
 LIKE = jax.eval_shape(state_of)
 
 
-@pytest.fixture
-def objects(tmp_path):
-    return Objects(tmp_path)
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
     """One snapshot for all tests that damage a copy of it."""
@@ -56,8 +51,11 @@ def copy(saved, tmp_path):
 
 
 def assert_equal(one, other):
+    """Bit for bit, in one structure."""
     assert jax.tree.structure(one) == jax.tree.structure(other)
     jax.tree.map(np.testing.assert_array_equal, one, other)
+    leaves = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    assert all(leaf.dtype == same.dtype for leaf, same in leaves)
 
 
 def test_small_leaves_are_side_by_side_and_come_back_in_their_shapes(objects):
@@ -93,15 +91,6 @@ def test_leaves_of_other_shapes_but_as_many_values_are_refused(objects):
     receipt = save_snapshot(objects, NAME, {"a": np.ones((2, 3), np.float32)})
     with pytest.raises(ObjectDamaged):
         load_snapshot(objects, receipt, {"a": np.ones((3, 2), np.float32)})
-
-
-def test_a_state_comes_back_bit_for_bit_in_its_structure(copy):
-    objects, receipt = copy
-    loaded = load_snapshot(objects, receipt, LIKE)
-    assert_equal(loaded, state_of())
-    assert [leaf.dtype for leaf in jax.tree.leaves(loaded)] == [
-        leaf.dtype for leaf in jax.tree.leaves(state_of())
-    ]
 
 
 @pytest.mark.parametrize("name", ["exp[1]-lr", "a\\b", "x**y", "100%{a,b}?#\n$", "gs:", b"caf\xe9"])
@@ -202,13 +191,6 @@ def test_a_damaged_snapshot_that_the_bucket_has_not_got_stays_damaged(tmp_path):
     assert objects.folder(NAME).is_dir()
 
 
-def test_a_deleted_folder_is_missing(copy):
-    objects, receipt = copy
-    shutil.rmtree(objects.root / receipt.name)
-    with pytest.raises(ObjectMissing, match=r"000002-1/digests\.json is missing"):
-        load_snapshot(objects, receipt, LIKE)
-
-
 def test_a_long_error_of_orbax_becomes_one_line(copy, monkeypatch):
     def refuse(*_):
         raise ValueError("Shape mismatch.\nContext: {\n ...")
@@ -218,14 +200,6 @@ def test_a_long_error_of_orbax_becomes_one_line(copy, monkeypatch):
         ObjectDamaged, match=r"000002-1 is not what was written: Shape mismatch\.\. "
     ):
         load_snapshot(*copy, LIKE)
-
-
-def test_files_of_an_interrupted_attempt_are_overwritten(objects):
-    folder = objects.root / NAME
-    folder.mkdir(parents=True)
-    (folder / "half").write_bytes(b"half")
-    receipt = save_snapshot(objects, NAME, state_of())
-    assert_equal(load_snapshot(objects, receipt, LIKE), state_of())
 
 
 def test_a_full_disk_is_a_sentence_in_orbax_too(objects, monkeypatch):

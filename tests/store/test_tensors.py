@@ -23,11 +23,6 @@ TREE = {
 }
 
 
-@pytest.fixture
-def objects(tmp_path):
-    return Objects(tmp_path)
-
-
 def test_a_tree_is_loaded_as_it_was_saved_with_scalars_and_types(objects):
     loaded = load_tree(objects, save_tree(objects, "modules", TREE))
     assert trees.difference(TREE, loaded) is None

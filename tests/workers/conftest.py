@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from support.smallest_run import CONFIG, SHARINGS, worker_of
+from support.smallest_run import CONFIG, worker_of
 
 from dipaco import stopping
 from dipaco.config import MODULAR
@@ -18,9 +18,10 @@ from dipaco.runs.opening import create_or_open
 from dipaco.runs.programs import Programs
 from dipaco.runs.rules import record_of
 from dipaco.store import snapshots
-from dipaco.topology import Topology
 from dipaco.workers import execution, loop
 from dipaco.workers.callbacks import Callbacks
+from dipaco.workers.origin import from_run
+from tests.support.other_process import other_process  # noqa: F401
 
 
 class PlainFiles:
@@ -86,13 +87,16 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def opened_in(programs, corpus):
-    """`opened_in(folder, config, rules)`: a run that is there, or a new one, its text prepared."""
+    """`opened_in(folder, config, rules)`: a run that is there, or a new one, its text prepared.
+    With `start`, `DIR@PHASE`, it starts from another.
+    """
 
-    def opened_in(folder, config, rules=None):
+    def opened_in(folder, config, rules=None, start=None):
+        given = None if start is None else from_run(config, folder, start)
         if not folder.exists():
             shutil.copytree(corpus, folder / "corpus")
         recorded = None if rules is None else record_of(rules)
-        run, _ = create_or_open(folder, config, rules=recorded)
+        run, _ = create_or_open(folder, config, given, rules=recorded)
         if "path_loss" not in run.rules:
             run.programs = programs
         return run
@@ -124,14 +128,14 @@ def begun(opened_in, tmp_path_factory):
 @pytest.fixture
 def begin(opened_in, begun, tmp_path):
     """`begin(config, rules, name)` -> a new run in a folder of that name, its text prepared. With
-    `until`, a copy of one that has come so far (`begun`).
+    `until`, a copy of one that has come so far (`begun`); with `start`, one from there.
     """
     opened = []
 
-    def begin(config, rules=None, name="run", *, until=None):
+    def begin(config, rules=None, name="run", *, until=None, start=None):
         if until is not None:
             shutil.copytree(begun(config, until), tmp_path / name)
-        opened.append(opened_in(tmp_path / name, config, rules))
+        opened.append(opened_in(tmp_path / name, config, rules, start))
         return opened[-1]
 
     yield begin
@@ -165,24 +169,37 @@ def undisturbed(undisturbed_of):
     return undisturbed_of(CONFIG).digests
 
 
-def config_with(settings, *, sharing, phases, steps, early, alternations):
-    """The toy run of these modules and phases, with some settings of outer steps."""
-    return dataclasses.replace(
-        CONFIG,
-        topology=Topology(levels=SHARINGS[sharing]),
-        phases=phases,
-        inner=dataclasses.replace(CONFIG.inner, steps=steps, hold_out=early),
-        routing=dataclasses.replace(CONFIG.routing, alternations=alternations),
-        outer=dataclasses.replace(CONFIG.outer, **settings),
-    )
+def changed(config, **settings):
+    """With other settings; of a group those that are named: `inner={"steps": 8}`."""
+    groups = {
+        name: dataclasses.replace(getattr(config, name), **value)
+        for name, value in settings.items()
+        if isinstance(value, dict)
+    }
+    return dataclasses.replace(config, **settings | groups)
 
 
-def work_until(run, phase):
-    """Does tasks until every modular module has reached a phase."""
-    modules = set(run.config.topology.modules)
-    worker = worker_of(run)
-    while run.ledger.facts.modules_at(MODULAR, phase) != modules:
+def work_while(goes_on, worker):
+    """One worker does tasks while that is so."""
+    while goes_on():
         assert worker.run_once()
+
+
+def work_until(run, phase, worker=None):
+    """Does tasks until every modular module has reached a phase."""
+    facts, modules = run.ledger.facts, set(run.config.topology.modules)
+    work_while(lambda: facts.modules_at(MODULAR, phase) != modules, worker or worker_of(run))
+
+
+def do(run, claim):
+    run.ledger.commit.finish(run.plan, claim, execution.execute(run, claim, Callbacks(), never))
+
+
+def claim_of(run, kind):
+    """The next claim of a kind; what comes before it is done."""
+    while (claim := run.ledger.queue.claim("test")).task.kind != kind:
+        do(run, claim)
+    return claim
 
 
 def work_until_claimed(run, kind, phase):
@@ -235,6 +252,12 @@ def finish(run):
         pass
     assert not run.ledger.queue.unfinished()
     return callbacks
+
+
+def file_of(run, module, phase):
+    """The parameters of a module of the modular arm."""
+    stored = run.ledger.facts.module(MODULAR, module, phase)
+    return run.layout.root / stored.parameters.name
 
 
 def digests_of(run):

@@ -1,6 +1,5 @@
 """Where shards are outside their bounds, `status` and the report say so with figures."""
 
-import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -9,13 +8,13 @@ from dipaco.observe.details import details
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.reading.routing_notes import sentence_on_shards
 from dipaco.runs.reading.status import status_of
-from tests.workers.conftest import CONFIG, finish
+from tests.workers.conftest import CONFIG, changed, finish
 
 
 @pytest.mark.slow
 def test_status_and_report_say_which_shards_are_outside_and_by_how_much(begin):
-    routing = dataclasses.replace(CONFIG.routing, capacity=1.0, floor=1.0)  # all alike: too much
-    run = begin(dataclasses.replace(CONFIG, routing=routing, phases=1))
+    all_alike = {"capacity": 1.0, "floor": 1.0}  # too much
+    run = begin(changed(CONFIG, routing=all_alike, phases=1))
     finish(run)
     documents = run.stage("route").summary["documents"]
     largest = max(range(4), key=documents.__getitem__)
@@ -30,8 +29,7 @@ def test_status_and_report_say_which_shards_are_outside_and_by_how_much(begin):
 
 
 def test_where_all_are_inside_nothing_is_said(begin):
-    routing = dataclasses.replace(CONFIG.routing, capacity=None, floor=0.0)
-    run = begin(dataclasses.replace(CONFIG, routing=routing, phases=1))
+    run = begin(changed(CONFIG, routing={"capacity": None, "floor": 0.0}, phases=1))
     finish(run)
     status = status_of(run)
     assert status["outside_bounds"] == ""
@@ -41,11 +39,10 @@ def test_where_all_are_inside_nothing_is_said(begin):
 @pytest.mark.parametrize("overlap", [1, 2, 4])
 def test_the_advice_counts_a_document_once_however_many_paths_it_trains(overlap):
     """Of 1,000 training documents: fifty to each of four paths are a fifth."""
-    routing = dataclasses.replace(CONFIG.routing, capacity=1.0, floor=1.0, overlap=overlap)
-    data = dataclasses.replace(CONFIG.data, router_fraction=0.05)
+    routing = {"capacity": 1.0, "floor": 1.0, "overlap": overlap}
     run = SimpleNamespace(
         rules={},
-        config=dataclasses.replace(CONFIG, routing=routing, data=data),
+        config=changed(CONFIG, routing=routing, data={"router_fraction": 0.05}),
         corpus=SimpleNamespace(documents=lambda split: {"train": range(1000)}[split]),
     )
     documents = [count * overlap for count in (400, 200, 200, 200)]

@@ -30,6 +30,7 @@ from tests.workers.conftest import (
     RecordingCallbacks,
     digests_of,
     finish,
+    work_until,
     work_until_claimed,
     worker_of,
 )
@@ -46,9 +47,7 @@ def routed(s3_server, postgresql_server, programs, tmp_path_factory):
         patch.setenv("DIPACO_CACHE", str(tmp_path_factory.mktemp("cache")))
         run, _ = create_or_open(Address.parse(url), CONFIG, database=postgresql_server.url)
         run.programs = programs
-        worker = worker_of(run)
-        while "route" not in {stage.stage for stage in run.ledger.facts.stages()}:
-            assert worker.run_once()
+        work_until(run, 0)
         run.ledger.close()
         yield url
 

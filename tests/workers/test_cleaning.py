@@ -4,9 +4,10 @@ import dataclasses
 import shutil
 
 import pytest
+from support.smallest_run import SHARINGS
 
 from dipaco.config import DENSE, MODULAR, EvaluationSettings
-from dipaco.control.errors import CannotClean, NoSuchRelease
+from dipaco.control.errors import NoSuchRelease
 from dipaco.control.keeping.cleaning import Cleanings
 from dipaco.errors import RunBusy
 from dipaco.runs.folder_lock import folder_lock
@@ -20,6 +21,7 @@ from dipaco.store.address import Address
 from dipaco.store.objects import Objects
 from dipaco.store.retention import RetentionSettings
 from dipaco.store.tensors import load_tree
+from dipaco.topology import Topology
 from dipaco.workers import keeping
 from dipaco.workers.cleaning import clean
 from dipaco.workers.errors import CannotRollBack, CannotStartFrom
@@ -27,7 +29,7 @@ from dipaco.workers.keeping import clean_up, collect_all
 from dipaco.workers.origin import from_run
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG, digests_of, finish, worker_of
+from tests.workers.conftest import CONFIG, worker_of
 from tests.workers.test_quorum import late_ones, with_dice, with_quorum, work_with_late_paths
 
 CONFIG = dataclasses.replace(
@@ -132,28 +134,9 @@ def test_a_finished_run_that_goes_back_while_it_is_collected_loses_nothing_more(
     assert files_in(opened.layout.root) == before | set(sorted(unnamed)[1:])
 
 
-@pytest.mark.parametrize("snapshots", [3, None])
-def test_a_finished_run_that_keeps_more_snapshots_goes_back_to_the_same_bits(begin, snapshots):
-    run = begin(dataclasses.replace(CONFIG, retention=RetentionSettings(snapshots=snapshots)))
-    finish(run)
-    before = digests_of(run)
-    roll_back(run, 2)
-    finish(run)
-    assert digests_of(run) == before
-    if snapshots is None:
-        assert len(snapshots_of(run)) == 3 * 5 + 2
-    else:
-        with pytest.raises(
-            CannotRollBack,
-            match=r"snapshot of path 0 after phase 0 was deleted .* is 3, and one fewer",
-        ):
-            roll_back(run, 1)
-
-
-def test_so_does_one_with_a_quorum_and_late_contributions(begin):
-    run = begin(
-        dataclasses.replace(with_quorum("diloco"), retention=RetentionSettings(snapshots=3))
-    )
+def test_a_finished_run_with_late_contributions_goes_back_to_the_same_losses(begin):
+    diloco = Topology(levels=SHARINGS["diloco"])
+    run = begin(with_quorum(topology=diloco, retention={"snapshots": 3}))
     work_with_late_paths(run, with_dice)
     late = [each for each in late_ones(run) if each.phase == 1]
     assert late, "no path was late for the phase before the last"
@@ -258,12 +241,7 @@ def test_one_killed_before_it_is_recorded_has_changed_nothing(folder, monkeypatc
     run.ledger.close()
 
 
-def test_a_run_that_is_worked_on_or_not_finished_is_refused(begin, folder):
-    run = begin(CONFIG, until=1)
-    before = files_in(run.layout.root)
-    with pytest.raises(CannotClean, match=r"tasks are not done, .*Finish it first\. Nothing was"):
-        clean(Address(run.layout.root))
-    assert files_in(run.layout.root) == before
+def test_a_run_that_is_worked_on_is_refused(folder):
     before = files_in(folder)
     with folder_lock(folder) as lock:
         lock.share()

@@ -2,7 +2,6 @@
 bit for bit what `algorithm/variants.py` says, in any order in which paths come, leave and die.
 """
 
-import dataclasses
 import functools
 import itertools
 
@@ -10,24 +9,17 @@ import pytest
 
 from dipaco.config import MODULAR
 from dipaco.control.planning.tasks import Task
-from dipaco.store.retention import RetentionSettings
 from dipaco.workers import late_modules, replay
 from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.claiming import waits_for_modules
 from dipaco.workers.errors import Preempted
 from dipaco.workers.execution import execute
 from dipaco.workers.rollback import roll_back
-from tests.workers.conftest import config_with, digests_of, finish, never, worker_of
+from tests.workers.conftest import CONFIG, changed, digests_of, finish, never, work_while, worker_of
 from tests.workers.test_recovery import flip
 
-PHASES, STEPS, DELAY = 3, 3, 1
-
-
-def delayed():
-    settings = {"delay": DELAY, "delay_merge": 0.5}
-    return config_with(
-        settings, sharing="2x2", phases=PHASES, steps=STEPS, early=0.0, alternations=()
-    )
+STEPS, DELAY = 3, 1
+DELAYED = changed(CONFIG, inner={"steps": STEPS}, outer={"delay": DELAY, "delay_merge": 0.5})
 
 
 @pytest.fixture
@@ -36,7 +28,7 @@ def at_the_merge(begin):
     module with it, has not finished the phase before. Its worker, `slow`, is at it; others hold
     paths 2 and 3. -> (run, claim of `slow`, claims of the others)
     """
-    run = begin(delayed(), until=0)
+    run = begin(DELAYED, until=0)
     worker, slow = worker_of(run, "first"), None
     while len(run.ledger.facts.trained(MODULAR, 0)) < 3:
         claim = run.ledger.queue.claim("first")
@@ -108,8 +100,7 @@ def test_a_worker_leaves_for_another_task_and_the_modules_call_the_path_back(
     assert run.ledger.facts.partial_snapshot(MODULAR, 1, 1).step == STEPS + DELAY
     assert worker.run_once(), "the path that it left for"
     assert state_of(run, slow.task) == "done"
-    while state_of(run, WAITING) == "waiting":
-        assert worker.run_once(), "the outer steps"
+    work_while(lambda: state_of(run, WAITING) == "waiting", worker)  # the outer steps
     assert state_of(run, WAITING) == "ready"
     for claim in others:
         run.ledger.queue.give_back(claim)
@@ -145,7 +136,7 @@ def test_a_path_that_waits_is_not_late_and_the_one_it_waits_for_is(at_the_merge)
 def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_same(
     begin, undisturbed_of
 ):
-    run = begin(delayed())
+    run = begin(DELAYED)
     queue, worker, stops = run.ledger.queue, worker_of(run, "kills"), itertools.cycle(range(5))
     for _ in range(200):
         claim = queue.claim("kills")
@@ -163,12 +154,11 @@ def test_a_path_killed_after_its_merge_or_stopped_before_the_next_step_ends_the_
         else:
             worker._finish(claim, facts)
     assert not queue.unfinished()
-    assert (digests_of(run), run.ledger.progress.losses(MODULAR)) == undisturbed_of(delayed())
+    assert (digests_of(run), run.ledger.progress.losses(MODULAR)) == undisturbed_of(DELAYED)
 
 
 def test_it_goes_back_and_mends_what_was_damaged(begin):
-    retention = RetentionSettings(snapshots=None)
-    run = begin(dataclasses.replace(delayed(), retention=retention))
+    run = begin(changed(DELAYED, retention={"snapshots": None}))
     finish(run)
     before = digests_of(run)
     roll_back(run, 1)
@@ -182,7 +172,7 @@ def test_it_goes_back_and_mends_what_was_damaged(begin):
 
 
 def test_a_task_in_its_retry_pause_is_no_reason_for_a_waiting_path_to_leave(begin):
-    run = begin(delayed(), until=0)
+    run = begin(DELAYED, until=0)
     queue, worker = run.ledger.queue, worker_of(run, "waits")
     while (claim := queue.claim("other")) is not None:
         last = claim

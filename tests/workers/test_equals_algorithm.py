@@ -6,6 +6,7 @@ import dataclasses
 
 import jax
 import pytest
+from support.smallest_run import SHARINGS
 
 from dipaco import trees
 from dipaco.algorithm import algorithm1
@@ -15,14 +16,12 @@ from dipaco.errors import ClaimLost
 from dipaco.inner.optimizer import learning_rates
 from dipaco.topology import Topology
 from dipaco.workers import replay
-from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import ContributionRefused, SnapshotOfOtherData
-from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.runners import OneHost
 from dipaco.workers.tasks.outer import step_module
 from dipaco.workers.tasks.train import train
-from tests.workers.conftest import CONFIG, SHARINGS, never, work_until
+from tests.workers.conftest import CONFIG, claim_of, work_until
 
 
 @pytest.mark.parametrize("sharing", ["2x2", "diloco"])
@@ -59,16 +58,6 @@ def test_a_base_model_without_training_is_initialised_from_the_seed_and_routes(b
     run = begin(dataclasses.replace(CONFIG, base=BaseSettings(steps=0)))
     work_until(run, 1)
     assert trees.digest(run.base_parts()) == trees.digest(programs.initial_parts())
-
-
-def claim_of(run, kind):
-    """The next claim of a kind; what comes before it is done."""
-    while True:
-        claim = run.ledger.queue.claim("test")
-        assert claim is not None
-        if claim.task.kind == kind:
-            return claim
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
 
 
 def without_clock(facts):

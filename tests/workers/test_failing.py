@@ -19,6 +19,7 @@ from dipaco.workers.errors import EmptyHoldOut, ManyTasksFailed, TaskFailed
 from dipaco.workers.failing import reason_of
 from dipaco.workers.hosts import HostGroupBroken
 from dipaco.workers.runners import runner_of
+from tests.support.members import join
 from tests.workers.conftest import CONFIG, RecordingCallbacks, worker_of
 
 POISON, *_ = ALL = [Task("train", MODULAR, str(path), 1) for path in range(4)]
@@ -138,7 +139,9 @@ def test_a_crash_of_the_program_is_counted_and_ends_the_worker(begin, poison):
     poison(RuntimeError("a\ndefect"), *ALL)
     with pytest.raises(RuntimeError):
         worker_of(run).run_until_finished()
-    assert [failure.reason for failure in run.ledger.failures.list()] == ["RuntimeError: a defect"]
+    (failure,) = run.ledger.failures.list()
+    assert (failure.state, failure.reason) == ("delayed", "RuntimeError: a defect")
+    assert run.ledger.queue.held() == []
 
 
 def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poison):
@@ -154,15 +157,9 @@ def test_when_another_host_of_the_worker_dies_the_task_has_not_failed(begin, poi
     assert {failure.state for failure in run.ledger.failures.list()} <= {"ready", "delayed"}
 
 
-def join_other(run):
-    run.ledger.members.join(
-        "other", host="there", pid=1, process_id="1", machine="one", version="0"
-    )
-
-
 def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, poison):
     run = begin(CONFIG, until=1)
-    join_other(run)
+    join(run.ledger, "other")
     poison(diverged(), *ALL)
     with pytest.raises(ManyTasksFailed, match="3 tasks in a row"):
         worker_of(run).run_until_finished()
@@ -172,7 +169,7 @@ def test_a_worker_on_which_everything_fails_leaves_if_there_are_others(begin, po
 def test_others_that_are_silent_do_not_count(begin, poison):
     """The last worker of a fleet that was preempted goes on with what can be done."""
     run = begin(CONFIG, until=1)
-    join_other(run)
+    join(run.ledger, "other")
     run.ledger._database.change("mark_silent", name="other", heartbeats=0)
     poison(diverged(), *ALL)
     with pytest.raises(TaskFailed):

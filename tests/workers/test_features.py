@@ -8,13 +8,9 @@ import pytest
 from dipaco.control.planning.tasks import Task
 from dipaco.runs import routing
 from dipaco.workers.keeping import collect_all
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, changed, work_until, work_while, worker_of
 
-ALTERNATING = dataclasses.replace(
-    CONFIG,
-    routing=dataclasses.replace(CONFIG.routing, alternations=(1,)),
-    evaluation=dataclasses.replace(CONFIG.evaluation, max_documents=20),
-)
+ALTERNATING = changed(CONFIG, routing={"alternations": (1,)}, evaluation={"max_documents": 20})
 BATCH = 8
 
 
@@ -29,7 +25,7 @@ def small_batches(monkeypatch):
 
 
 def in_slices(count):
-    return dataclasses.replace(ALTERNATING, data=dataclasses.replace(CONFIG.data, slices=count))
+    return changed(ALTERNATING, data={"slices": count})
 
 
 def unfinished(run):
@@ -38,8 +34,7 @@ def unfinished(run):
 
 def until_features(run):
     worker = worker_of(run)
-    while unfinished(run)[0] != "route features slice 0":
-        assert worker.run_once()
+    work_while(lambda: unfinished(run)[0] != "route features slice 0", worker)
     return worker
 
 
@@ -104,9 +99,7 @@ def test_a_routing_that_is_made_again_computes_its_features(begin):
     before = without_seconds(run.stage("route", 1))
     with run.ledger._database.transaction():
         run.ledger._database.change("redo_task", **Task("route", phase=1)._asdict())
-    worker = worker_of(run)
-    while "route phase 1" in unfinished(run):
-        assert worker.run_once()
+    work_while(lambda: "route phase 1" in unfinished(run), worker_of(run))
     assert without_seconds(run.stage("route", 1)) == before
 
 
@@ -121,6 +114,5 @@ def test_a_row_that_needs_no_features_computes_none_of_the_tasks_of_another_row(
 
 @pytest.mark.parametrize("kind", ["random", "small_models"])
 def test_routers_that_need_no_features_of_documents_wait_for_none(kind):
-    settings = dataclasses.replace(CONFIG.routing, kind=kind)
-    assert dataclasses.replace(in_slices(4), routing=settings).plan.feature_slices == 0
+    assert changed(in_slices(4), routing={"kind": kind}).plan.feature_slices == 0
     assert in_slices(4).plan.feature_slices == 4

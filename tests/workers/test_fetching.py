@@ -2,29 +2,28 @@
 whole where that is not possible.
 """
 
-import dataclasses
 import logging
 import random
 
 import pytest
 from support.memory_bucket import Machines
+from support.smallest_run import SHARINGS
 
 from dipaco import trees
 from dipaco.config import MODULAR
 from dipaco.topology import Topology
 from dipaco.workers import fetching, replay
-from tests.workers.conftest import CONFIG, SHARINGS
+from tests.workers.conftest import CONFIG, changed
 
 
 def config_with(sharing="2x2", *, phases=3, keep=2, **outer):
-    settings = {"codec": "int8", **outer}
-    return dataclasses.replace(
+    return changed(
         CONFIG,
         topology=Topology(levels=SHARINGS[sharing]),
         phases=phases,
-        outer=dataclasses.replace(CONFIG.outer, **settings),
-        retention=dataclasses.replace(CONFIG.retention, contributions=keep),
-        evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=phases),
+        outer={"codec": "int8", **outer},
+        retention={"contributions": keep},
+        evaluation={"every_phases": phases},
     )
 
 

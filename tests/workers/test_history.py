@@ -20,20 +20,20 @@ def test_old_events_are_deleted_now_and_then(half, copy_of, monkeypatch, keep, l
         assert run.ledger.history.after() == expected
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "sample", "report"])
-def test_not_at_every_task_but_at_the_end_of_a_run(half, copy_of, monkeypatch, kind):
+@pytest.mark.parametrize(
+    ("name", "kind", "is_its_end"),
+    [
+        *(("half", kind, kind == "report") for kind in ("evaluate", "sample", "report")),
+        ("tiny", "sample", True),  # it has its report
+    ],
+)
+def test_not_at_every_task_but_at_the_end_of_a_run(
+    half, tiny, copy_of, monkeypatch, name, kind, is_its_end
+):
     """However few tasks it has; a text that is made while others are waited for ends nothing."""
     assert PRUNE_EVERY > 100
-    with reading(copy_of(half).folder) as run:
+    with reading(copy_of({"half": half, "tiny": tiny}[name]).folder) as run:
         events = run.ledger.history.after()
         monkeypatch.setattr(keeping, "KEPT_EVENTS", 1)
         collect_after(run, Claim(Task(kind, "modular", "", 1), 7, 1, "w"), set())
-        assert run.ledger.history.after() == (events[-1:] if kind == "report" else events)
-
-
-def test_the_last_text_ends_a_run_that_has_its_report(tiny, copy_of, monkeypatch):
-    with reading(copy_of(tiny).folder) as run:
-        events = run.ledger.history.after()
-        monkeypatch.setattr(keeping, "KEPT_EVENTS", 1)
-        collect_after(run, Claim(Task("sample", "modular", "", 2), 7, 1, "w"), set())
-        assert run.ledger.history.after() == events[-1:]
+        assert run.ledger.history.after() == (events[-1:] if is_its_end else events)

@@ -41,7 +41,7 @@ from dipaco.workers.hosts import (
 )
 from tests.support.tiny_run import facts
 from tests.support.waiting import until
-from tests.workers.conftest import CONFIG, work_until, worker_of
+from tests.workers.conftest import CONFIG, changed, work_until, worker_of
 
 
 class Service:
@@ -265,11 +265,13 @@ def test_a_mesh_that_leaves_devices_of_other_hosts_out_is_refused(monkeypatch):
 
 # --- real processes ---------------------------------------------------------------------------
 
-MESH = dataclasses.replace(
-    CONFIG, mesh=MeshConfig(data=2, fsdp=2, tensor=2), phases=2,
-    outer=dataclasses.replace(CONFIG.outer, delay=1),
-    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=2),
-)  # fmt: skip
+MESH = changed(
+    CONFIG,
+    mesh=MeshConfig(data=2, fsdp=2, tensor=2),
+    phases=2,
+    outer={"delay": 1},
+    evaluation={"every_phases": 2},
+)
 
 
 class Pair(NamedTuple):
@@ -345,9 +347,8 @@ def test_two_hosts_of_four_devices_do_what_one_of_eight_does_whichever_is_killed
 
     assert facts(storm) == facts(calm)
     with reading(alone) as there, reading(calm) as here:
-        assert len(here.ledger.progress.machines()) == 2, (
-            "the base model was trained by one process"
-        )
+        machines = here.ledger.progress.machines()
+        assert len(machines) == 2, "the base model was trained by one process"
         for phase in (1, 2):
             for module in MESH.topology.modules:
                 ours = jax.tree.leaves(here.parameters(MODULAR, module, phase))

@@ -1,7 +1,5 @@
 """What `dipaco inspect` shows of a run with an alternation."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -9,14 +7,14 @@ from dipaco.config import MODULAR
 from dipaco.evaluation.plots import draw_inspection
 from dipaco.runs.reading.inspection import inspection_of
 from dipaco.store.tensors import load_tree
-from tests.workers.conftest import CONFIG, work_until
+from tests.workers.conftest import CONFIG, changed, work_until
 
 
 def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_changed(
     begin, tmp_path
 ):
-    routing = dataclasses.replace(CONFIG.routing, alternations=(1,), target_share=(0.25,) * 4)
-    run = begin(dataclasses.replace(CONFIG, routing=routing))
+    routing = {"alternations": (1,), "target_share": (0.25,) * 4}
+    run = begin(changed(CONFIG, routing=routing))
     work_until(run, CONFIG.phases)
     inspection = inspection_of(run)
     first, second = inspection["routings"]
@@ -51,8 +49,7 @@ def test_inspect_shows_what_calibration_and_the_new_router_of_an_alternation_cha
 
 @pytest.mark.parametrize(("capacity", "floor"), [(1.5, 0.25), (None, 0.0)])
 def test_bounds_are_those_that_the_router_kept(begin, capacity, floor):
-    routing = dataclasses.replace(CONFIG.routing, capacity=capacity, floor=floor)
-    run = begin(dataclasses.replace(CONFIG, routing=routing))
+    run = begin(changed(CONFIG, routing={"capacity": capacity, "floor": floor}))
     work_until(run, 1)
     inspection = inspection_of(run)
     bounds, sizes = inspection["bounds"], [at["documents"] for at in inspection["paths"]]

@@ -23,14 +23,14 @@ from dipaco.runs.routing import features, paths_of_prefixes, router_of
 from dipaco.serving.dispatch import Dispatcher, dispatch
 from dipaco.store.tensors import load_tree
 from dipaco.workers.scoring import document_scores
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, changed, work_while, worker_of
 
 PREFIX, PRIOR = CONFIG.data.prefix_tokens, 0.05
-RUN = dataclasses.replace(
+RUN = changed(
     CONFIG,
-    inner=dataclasses.replace(CONFIG.inner, learning_rate=3e-2),
-    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
-    routing=dataclasses.replace(CONFIG.routing, rule="likelihood", shortlist=3, prior=PRIOR),
+    inner={"learning_rate": 3e-2},
+    evaluation={"every_phases": 1},
+    routing={"rule": "likelihood", "shortlist": 3, "prior": PRIOR},
 )
 
 
@@ -127,8 +127,7 @@ def test_evaluation_is_what_full_forward_passes_say(finished):
 def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_starts_ahead(
     begin,
 ):
-    routing = dataclasses.replace(RUN.routing, kind="random", prior=5.0)
-    config = dataclasses.replace(RUN, routing=routing, phases=1)
+    config = changed(RUN, routing={"kind": "random", "prior": 5.0}, phases=1)
     run = begin(config, until="the end")
     values, lengths, _ = by_hand(run, 1)
     chosen = values[:, :, :PREFIX].sum(axis=2).argmax(axis=0)
@@ -138,7 +137,7 @@ def test_where_documents_are_dealt_at_random_all_paths_are_compared_and_none_sta
     assert evaluated.perplexity == pytest.approx(np.exp(-sum_N.sum() / count))
     tokens, lengths = first_tokens(run.corpus, run.corpus.documents("test"), PREFIX)
     release = run.ledger.facts.release(MODULAR, 1)
-    found = paths_of_prefixes(run, release, routing, tokens, lengths)
+    found = paths_of_prefixes(run, release, config.routing, tokens, lengths)
     assert found.tolist() == chosen.tolist()
     dispatcher = Dispatcher(run, release)
     for row, length, path in zip(tokens[:5], lengths, chosen, strict=False):
@@ -236,8 +235,7 @@ def test_a_release_without_all_its_paths_is_refused(finished):
         evaluate_texts(run, fewer, ["word " * 40])
     late = next(digest for module, digest in release.paths[3].items() if module.startswith("late"))
     run.objects.file(release.objects[late]).unlink()
-    both = dataclasses.replace(RUN.routing, shortlist=None)
-    run.config = dataclasses.replace(RUN, routing=both)
+    run.config = changed(RUN, routing={"shortlist": None})
     with pytest.raises(NotAllPaths, match=r"path \d cannot be read"):
         dispatch(run, release, prompt)
     with pytest.raises(NotAllPaths, match=r"path \d cannot be read"):
@@ -245,19 +243,15 @@ def test_a_release_without_all_its_paths_is_refused(finished):
     assert dispatch(run, release, prompt, rule="features").scores is not None
 
 
-ALTERNATED = dataclasses.replace(
-    RUN, routing=dataclasses.replace(RUN.routing, alternations=(1,), shortlist=None)
-)
+ALTERNATED = changed(RUN, routing={"alternations": (1,), "shortlist": None})
 
 
 @pytest.mark.parametrize("capacity", [pytest.param(None, marks=pytest.mark.slow), 1.0])
 def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(begin, capacity):
     bounds = {"capacity": capacity, "floor": 0.0 if capacity is None else 1.0}
-    routing = dataclasses.replace(ALTERNATED.routing, **bounds)
-    run = begin(dataclasses.replace(ALTERNATED, routing=routing))
+    run = begin(changed(ALTERNATED, routing=bounds))
     worker = worker_of(run)
-    while run.ledger.facts.num_labelled(MODULAR, 1) < 4:
-        assert worker.run_once()
+    work_while(lambda: run.ledger.facts.num_labelled(MODULAR, 1) < 4, worker)
     assert worker.run_once()  # the shards
     after, router = run.stage("route", 1), run.router_of(run.stage("route"))
     assert after.artifacts["router"] == run.stage("route").artifacts["router"]
@@ -307,4 +301,4 @@ def test_an_alternation_gives_documents_to_the_paths_that_find_them_likeliest(be
 )
 def test_settings_that_exclude_each_other_are_refused(settings, problem):
     with pytest.raises(SettingsDisagree, match=problem):
-        dataclasses.replace(ALTERNATED, routing=dataclasses.replace(ALTERNATED.routing, **settings))
+        changed(ALTERNATED, routing=settings)

@@ -2,7 +2,6 @@
 task is lost.
 """
 
-import dataclasses
 import time
 from collections import Counter
 from queue import Empty
@@ -17,9 +16,16 @@ from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, RunOfOtherVersion
 from dipaco.workers.heartbeat import LeaseRenewer, heartbeat_seconds
 from dipaco.workers.loop import GLIMPSE_SECONDS, MAX_WAIT_SECONDS
-from tests.workers.conftest import CONFIG, RecordingCallbacks, work_until_claimed, worker_of
+from tests.support.members import join
+from tests.workers.conftest import (
+    CONFIG,
+    RecordingCallbacks,
+    changed,
+    work_until_claimed,
+    worker_of,
+)
 
-LONGER = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=8))
+LONGER = changed(CONFIG, inner={"steps": 8})
 
 
 def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
@@ -43,10 +49,13 @@ def test_a_paused_worker_says_so_once_and_waits(begin, monkeypatch):
     assert time.monotonic() - worker._claimer._idle_since < 3600.0
 
 
-def test_a_worker_without_a_task_ends_the_lease_of_a_silent_one(begin):
-    run = begin(CONFIG)
-    silent = run.ledger.queue.claim("silent")
-    assert not worker_of(run).run_once()
+def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
+    """Though other paths are ready: their modules wait for the path that is behind."""
+    run = begin(CONFIG, until=("train", 0))
+    task = work_until_claimed(run, "train", 0)
+    silent = run.ledger.queue.claim("silent", ("train",))
+    assert run.ledger.queue.unfinished_kinds() == {"train"}
+    assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
     run.ledger.queue.renew(silent, lease_seconds=-1.0)
     told = RecordingCallbacks()
     assert worker_of(run, callbacks=told).run_once()
@@ -74,7 +83,7 @@ def test_a_worker_without_a_task_takes_over_a_late_one(begin, monkeypatch):
     worker = worker_of(run, callbacks=told)
     while not any(task.kind == "train" for task in told.finished):  # says what is usual
         assert worker.run_once()
-    slow = list(iter(lambda: run.ledger.queue.claim("slow"), None))
+    slow = [*iter(lambda: run.ledger.queue.claim("slow"), None)]
     assert worker.run_once(), "it left the late ones alone"
     assert told.finished[-1] in [claim.task for claim in slow]
 
@@ -131,20 +140,6 @@ def test_a_worker_without_heartbeats_keeps_its_task_by_itself_and_notices_when_i
     assert told.losses[0] not in told.finished
 
 
-def test_a_worker_that_fails_gives_its_task_back(begin, monkeypatch):
-    run = begin(CONFIG)
-
-    def fail(*_):
-        raise RuntimeError("a defect")
-
-    monkeypatch.setattr("dipaco.workers.loop.execute", fail)
-    with pytest.raises(RuntimeError, match="a defect"):
-        worker_of(run).run_once()
-    assert run.ledger.queue.held() == []
-    (failure,) = run.ledger.failures.list()
-    assert (failure.state, failure.reason) == ("delayed", "RuntimeError: a defect")
-
-
 def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     """Another worker goes on from the partial snapshot."""
     run = begin(LONGER, until=0)
@@ -161,19 +156,6 @@ def test_a_worker_that_cannot_record_deletes_nothing(begin, monkeypatch):
     assert worker_of(run, callbacks=told).run_once()
     assert told.losses == [task]
     assert (run.layout.root / partial_snapshot.receipt.name).is_dir()
-
-
-def test_a_worker_first_takes_up_what_a_silent_one_left(begin):
-    """Though other paths are ready: their modules wait for the path that is behind."""
-    run = begin(CONFIG, until=("train", 0))
-    task = work_until_claimed(run, "train", 0)
-    silent = run.ledger.queue.claim("silent", ("train",))
-    assert run.ledger.queue.unfinished_kinds() == {"train"}
-    assert (silent.task, len(run.ledger.queue.unfinished())) == (task, 4)
-    run.ledger.queue.renew(silent, lease_seconds=-1.0)
-    told = RecordingCallbacks()
-    assert worker_of(run, callbacks=told).run_once()
-    assert told.finished == [silent.task]
 
 
 class Idle:
@@ -264,9 +246,9 @@ def test_the_task_of_a_worker_that_died_on_this_machine_is_free_after_a_second(
 def test_a_worker_hands_its_path_to_volunteers_that_come_and_does_other_tasks(begin):
     run = begin(LONGER, until=0)
     task = work_until_claimed(run, "train", 0)
-    path, here = task.path, {"host": "here", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("back", process_id="one", **here)
-    run.ledger.members.join("test", process_id=str(ProcessId.here()), **here)
+    path = task.path
+    join(run.ledger, "back")
+    join(run.ledger, "test", process_id=str(ProcessId.here()))
 
     def volunteers_come():
         run.ledger.swarms.put_backbone("back", MODULAR, path, "here:1")

@@ -1,8 +1,7 @@
 """The monitor: its events, and when no worker is left."""
 
 from dipaco.workers.monitor import Monitor
-
-HERE = {"host": "home", "pid": 1, "process_id": "one", "machine": "a cpu", "version": "0"}
+from tests.support.members import join, process_of
 
 
 def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
@@ -10,10 +9,10 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
     assert monitor.look() == []
     assert monitor.is_alone
     for name in ("one", "two"):
-        ledger.members.join(name, **HERE)
+        join(ledger, name)
     monitor.look()
     assert not monitor.is_alone
-    ledger.members.leave("one", "one")
+    ledger.members.leave("one", process_of("one"))
     monitor.look()
     assert not monitor.is_alone
 
@@ -22,7 +21,7 @@ def test_the_monitor_is_alone_when_all_workers_have_left_or_are_silent(ledger):
         ("worker_silent", "two")
     ]
     assert impatient.is_alone
-    ledger.members.leave("two", "one")
+    ledger.members.leave("two", process_of("two"))
     monitor.look()
     assert monitor.is_alone
 

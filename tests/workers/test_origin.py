@@ -17,7 +17,7 @@ from dipaco.workers.errors import CannotStartFrom, TextChanged
 from dipaco.workers.execution import execute
 from dipaco.workers.origin import _check_model, from_run
 from dipaco.workers.origin_router import notes_on_router
-from tests.workers.conftest import CONFIG, finish, never
+from tests.workers.conftest import CONFIG, changed, finish, never
 
 CONFIG = dataclasses.replace(CONFIG, evaluation=EvaluationSettings(every_phases=1))
 BASE_STEPS, STEPS = CONFIG.base.steps, CONFIG.inner.steps  # of a phase
@@ -45,31 +45,16 @@ def test_types_and_kernels_of_computing_may_differ_and_sizes_may_not():
 
 
 @pytest.fixture(scope="module")
-def source(opened_in, begun):
-    """The folder of a finished run, and its report."""
-    folder = begun(CONFIG, "the end")
-    run = opened_in(folder, CONFIG)
-    report = make_report(run)
-    run.ledger.close()
-    return folder, report
+def source(begun):
+    """The folder of a finished run."""
+    return begun(CONFIG, "the end")
 
 
-@pytest.fixture
-def report_of(programs, tmp_path):
-    """`report_of(config, "DIR@PHASE")` -> the report of a run that starts from there."""
-    numbers = iter(range(9))
-
-    def report_of(config, start):
-        folder = tmp_path / f"run{next(numbers)}"
-        run, _ = create_or_open(folder, config, from_run(config, folder, start))
-        run.programs = programs
-        finish(run)
-        try:
-            return folder, make_report(run)
-        finally:
-            run.ledger.close()
-
-    return report_of
+def report_of(begin, config, start, name="run"):
+    """The folder of a run that starts from there, `DIR@PHASE`, and its report."""
+    run = begin(config, name=name, start=start)
+    finish(run)
+    return run.layout.root, make_report(run)
 
 
 def row_of(report, name):
@@ -77,12 +62,12 @@ def row_of(report, name):
     return row
 
 
-def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began(source, report_of):
-    folder, there = source
+def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began(source, begin):
+    with reading(source) as run:
+        there = make_report(run)
     # At this rate nothing moves: the first point is what this run would have measured itself.
-    inner = dataclasses.replace(CONFIG.inner, learning_rate=1e-12)
-    still = dataclasses.replace(CONFIG, phases=1, inner=inner, baselines=(DENSE,))
-    new, report = report_of(still, f"{folder}@2")
+    still = changed(CONFIG, phases=1, inner={"learning_rate": 1e-12}, baselines=(DENSE,))
+    new, report = report_of(begin, still, f"{source}@2")
     first, last = report.curves[MODULAR]
     assert first == there.curves[MODULAR][2] == (BASE_STEPS + 2 * STEPS, first[1])
     assert last == (BASE_STEPS + 3 * STEPS, pytest.approx(first[1], rel=1e-6))
@@ -95,40 +80,31 @@ def test_the_steps_of_the_source_count_and_the_curve_begins_where_training_began
     assert row.machine_seconds > 0
     dense = row_of(report, DENSE)
     assert (dense.steps, dense.steps_elsewhere) == (BASE_STEPS + STEPS, 0)
-    (note,) = (note for note in report.notes if f"{folder}@2" in note and "steps" in note)
+    (note,) = (note for note in report.notes if f"{source}@2" in note and "steps" in note)
     assert note.startswith(
         f"modular has taken {BASE_STEPS + 3 * STEPS} steps, of these {2 * STEPS} as modules of "
-        f"{folder}@2 and {BASE_STEPS} as its base model"
+        f"{source}@2 and {BASE_STEPS} as its base model"
     )
-    _, third = report_of(still, f"{new}@1")  # from a run that itself began so
+    _, third = report_of(begin, still, f"{new}@1", "third")  # from a run that itself began so
     assert row_of(third, MODULAR).steps == BASE_STEPS + 4 * STEPS
     assert third.curves[MODULAR][0] == last
 
 
-def test_another_codec_than_the_sources_begins_without_a_residual(source, programs, tmp_path):
+def test_another_codec_than_the_sources_begins_without_a_residual(source, begin):
     """Inner states are fresh, and so is what a path owes: equal to Algorithm 1 from there."""
-    folder, _ = source
-    outer = dataclasses.replace(CONFIG.outer, codec="int2")
-    config = dataclasses.replace(CONFIG, phases=2, outer=outer)
-    given = from_run(config, tmp_path / "run", f"{folder}@1")
-    run, _ = create_or_open(tmp_path / "run", config, given)
-    run.programs = programs
+    run = begin(changed(CONFIG, phases=2, outer={"codec": "int2"}), start=f"{source}@1")
     finish(run)
     assert replay.differences(run) == []
-    run.ledger.close()
 
 
-def test_what_a_run_was_given_stays_while_its_own_modules_are_deleted(source, programs, tmp_path):
+def test_what_a_run_was_given_stays_while_its_own_modules_are_deleted(source, begin):
     """A path whose snapshot is lost goes back to them."""
-    folder, _ = source
     config = dataclasses.replace(
         CONFIG,
         evaluation=EvaluationSettings(every_phases=CONFIG.phases),
         retention=RetentionSettings(modules=2, snapshots=1, contributions=2),
     )
-    given = from_run(config, tmp_path / "run", f"{folder}@1")
-    run, _ = create_or_open(tmp_path / "run", config, given)
-    run.programs = programs
+    run = begin(config, start=f"{source}@1")
     finish(run)
     gone = {
         phase
@@ -137,77 +113,57 @@ def test_what_a_run_was_given_stays_while_its_own_modules_are_deleted(source, pr
         if not (run.layout.root / receipt.name).exists()
     }
     assert gone == {1}
-    for receipt in (given["base"], *given["modules"].values()):
-        assert (run.layout.root / receipt.name).exists()
-    run.ledger.close()
+    for name, *_ in (run.given("base"), *run.given("modules").values()):
+        assert (run.layout.root / name).exists()
 
 
 ONE_MODEL = Topology(levels=(Level(name="all", parts=EVERYTHING),))
 
 
 @pytest.mark.parametrize(
-    "changed",
+    "other",
     [{"topology": ONE_MODEL}, {"evaluation": EvaluationSettings(every_phases=1, batch_size=3)}],
     ids=["another topology", "another evaluation"],
 )
 def test_where_the_first_perplexity_is_not_known_the_curve_begins_with_the_next(
-    source, report_of, changed
+    source, begin, other
 ):
-    folder, _ = source
-    _, report = report_of(dataclasses.replace(CONFIG, phases=1, **changed), f"{folder}@2")
+    _, report = report_of(begin, dataclasses.replace(CONFIG, phases=1, **other), f"{source}@2")
     assert [steps for steps, _ in report.curves[MODULAR]] == [BASE_STEPS + 3 * STEPS]
     assert report.base is None, "no arm starts from it"
-
-
-def test_paths_that_would_be_others_than_their_router_knows_are_refused(source, tmp_path):
-    """The same levels in another order: paths 1 and 2 would change places, the router not."""
-    folder, _ = source
-    turned = Topology(levels=CONFIG.topology.levels[::-1])
-    with pytest.raises(CannotStartFrom, match=r"path 1 has `.*` of .* there and would start with"):
-        from_run(dataclasses.replace(CONFIG, topology=turned), tmp_path / "new", f"{folder}@2")
-    assert not (tmp_path / "new").exists(), "nothing was copied"
-
-
-def routed(config, **settings):
-    return dataclasses.replace(config, routing=dataclasses.replace(config.routing, **settings))
 
 
 @pytest.mark.parametrize("kind", ["random", "small_models"])
 def test_modules_whose_shards_would_be_made_otherwise_are_refused(source, tmp_path, kind):
     """Their router comes with them, and neither chance nor small models would be asked."""
-    folder, _ = source
-    config = routed(CONFIG, kind=kind)
+    config = changed(CONFIG, routing={"kind": kind})
     with pytest.raises(CannotStartFrom, match=f"`routing.kind` is {CONFIG.routing.kind} there and"):
-        from_run(config, tmp_path / "new", f"{folder}@2")
+        from_run(config, tmp_path / "new", f"{source}@2")
 
 
 def test_settings_of_a_fit_that_does_not_happen_are_named(source, tmp_path):
-    folder, _ = source
-    given = from_run(routed(CONFIG, capacity=3.0, prior=0.5), tmp_path / "new", f"{folder}@2")
+    config = changed(CONFIG, routing={"capacity": 3.0, "prior": 0.5})
+    given = from_run(config, tmp_path / "new", f"{source}@2")
     (note,) = given["notes"]
     assert "these settings of its fit do not count here: `routing.capacity`" in note
     assert "prior" not in note
-    assert from_run(CONFIG, tmp_path / "same", f"{folder}@2")["notes"] == []
+    assert from_run(CONFIG, tmp_path / "same", f"{source}@2")["notes"] == []
 
 
-def test_shards_by_likelihood_do_not_come_along_and_that_is_said(source, tmp_path, monkeypatch):
-    folder, _ = source
-    there = dataclasses.replace(CONFIG.routing, rule="likelihood", alternations=(1,))
-    monkeypatch.setattr(Run, "config", routed(CONFIG, rule="likelihood", alternations=(1,)))
-    with reading(folder) as other:
-        assert other.config.routing == there
+def test_shards_by_likelihood_do_not_come_along_and_that_is_said(source, monkeypatch):
+    config = changed(CONFIG, routing={"rule": "likelihood", "alternations": (1,)})
+    monkeypatch.setattr(Run, "config", config)
+    with reading(source) as other:
         (note,) = notes_on_router("DIR@2", other, other.config, 2)
         assert "had been shared out by likelihood" in note
         assert notes_on_router("DIR@0", other, other.config, 0) == []
 
 
 def test_a_router_that_came_with_modules_is_not_handed_on_as_fitted_from_the_settings(
-    source, tmp_path
+    source, begin, tmp_path
 ):
-    folder, _ = source
-    config = routed(CONFIG, capacity=3.0)
-    run, _ = create_or_open(tmp_path / "a", config, from_run(config, tmp_path / "a", f"{folder}@2"))
+    config = changed(CONFIG, routing={"capacity": 3.0})
+    run = begin(config, start=f"{source}@2")
     finish(run)
-    run.ledger.close()
-    again = from_run(config, tmp_path / "b", f"{tmp_path / 'a'}@base")
+    again = from_run(config, tmp_path / "again", f"{run.address}@base")
     assert "router" not in again

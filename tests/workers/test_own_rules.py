@@ -2,7 +2,6 @@
 under any, and read, served and started from by those who have the rule.
 """
 
-import dataclasses
 import sys
 
 import numpy as np
@@ -29,7 +28,7 @@ from dipaco.store.tensors import load_tree
 from dipaco.workers import replay
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from tests.workers.conftest import CONFIG, finish, work_until
+from tests.workers.conftest import CONFIG, changed, finish, work_until
 
 BUILT_IN = Rules(
     outer_step=own_outer_step.nesterov,
@@ -41,9 +40,7 @@ OTHERS = {
     "router": Rules(router=own_router.by_direction),
     "path_loss": Rules(path_loss=own_path_loss.with_z_loss),
 }
-EVALUATED = dataclasses.replace(
-    CONFIG, outer=dataclasses.replace(CONFIG.outer, learning_rate=0.01), baselines=("dense",)
-)
+EVALUATED = changed(CONFIG, outer={"learning_rate": 0.01}, baselines=("dense",))
 
 
 def digests(run: Run) -> dict:
@@ -96,15 +93,12 @@ def assert_status_and_report_name(run, kind):
         for shown in (repr(opened), title_of(run)):
             assert f"{kind.replace('_', ' ')} `{rule.name}`" in shown
     assert f"own rules: {kind.replace('_', ' ')} {rule.name}" in overview(status_of(run), 80)
-    assert any(
-        f"`{rule.name}` (source {rule.digest[:10]})" in note for note in make_report(run).notes
-    )
+    named = f"`{rule.name}` (source {rule.digest[:10]})"
+    assert any(named in note for note in make_report(run).notes)
 
 
-def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin, monkeypatch):
-    routing = dataclasses.replace(CONFIG.routing, alternations=(1,))
-    fitted_to = []
-    nearest = own_router.nearest
+def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin):
+    fitted_to, nearest = [], own_router.nearest
 
     def noting(settings):
         functions = nearest(settings)
@@ -116,7 +110,7 @@ def test_an_own_router_is_fitted_to_the_labels_at_an_alternation(begin, monkeypa
 
         return functions._replace(fit=fit)
 
-    run = begin(dataclasses.replace(CONFIG, routing=routing), Rules(router=nearest))
+    run = begin(changed(CONFIG, routing={"alternations": (1,)}), Rules(router=nearest))
     run._imported_rules["router"] = noting
     work_until(run, 2)
     assert fitted_to[0] is None

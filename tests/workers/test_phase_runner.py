@@ -1,6 +1,5 @@
 """Phases of phase runners: one that is stopped before its end, and the memory of one."""
 
-import dataclasses
 import weakref
 
 import jax
@@ -17,7 +16,15 @@ from dipaco.workers import phase_start, runners
 from dipaco.workers.errors import CannotUndo
 from dipaco.workers.rollback import undo_steps
 from dipaco.workers.runners import Volunteers
-from tests.workers.conftest import CONFIG, work_until_claimed, worker_of
+from tests.support.members import join
+from tests.workers.conftest import (
+    CONFIG,
+    changed,
+    work_until,
+    work_until_claimed,
+    work_while,
+    worker_of,
+)
 
 
 def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(begin):
@@ -39,8 +46,8 @@ def test_the_next_worker_goes_on_from_the_snapshot_of_a_stopped_phase_runner(beg
     done, total = progress_of(run)
     assert progress_of(run, with_partial_snapshots=True) == (done + 1, total)
 
-    while (begun[0][0], (5.0,)) not in begun:  # it may take another path first
-        assert worker.run_once()
+    # It may take another path first.
+    work_while(lambda: (begun[0][0], (5.0,)) not in begun, worker)
     assert run.ledger.facts.partial_snapshot(MODULAR, path, 0) is None
 
 
@@ -70,9 +77,7 @@ def test_a_path_that_trains_is_on_the_device_once_and_nothing_else_is(begin, mon
     monkeypatch.setattr(phase_start, "load_snapshot", loading)
     monkeypatch.setattr(runners, "run_phase", running)
     before = sum(array.nbytes for array in jax.live_arrays())
-    worker = worker_of(run, "one")
-    while not run.ledger.facts.has_module(MODULAR, run.config.topology.modules[0], 3):
-        assert worker.run_once()
+    work_until(run, 3)
     assert loaded
     assert not any(on_host)
     assert max(on_device) - before < 3.5 * size
@@ -80,8 +85,7 @@ def test_a_path_that_trains_is_on_the_device_once_and_nothing_else_is(begin, mon
 
 def test_undo_brings_back_the_digest_of_a_step_and_the_path_goes_on_from_it(begin):
     """Of a swarm's saves ever fewer are kept of earlier steps. The phase's first step is there."""
-    config = dataclasses.replace(CONFIG, inner=dataclasses.replace(CONFIG.inner, steps=12))
-    run, digests, starts = begin(config, until=0), {}, []
+    run, digests, starts = begin(changed(CONFIG, inner={"steps": 12}), until=0), {}, []
     task = work_until_claimed(run, "train", 0)
     path, until = task.path, 8
 
@@ -102,8 +106,7 @@ def test_undo_brings_back_the_digest_of_a_step_and_the_path_goes_on_from_it(begi
     assert [one.step for one in saved] == [8, 7, 5, 1]
     with pytest.raises(CannotUndo, match=r"step 4: .* there are steps 0, 1, 5, 7, 8\."):
         undo_steps(run, path, 4)
-    here = {"host": "here", "pid": 1, "machine": "one", "version": "0"}
-    run.ledger.members.join("back", process_id="one", **here)
+    join(run.ledger, "back")
     run.ledger.swarms.put_backbone("back", MODULAR, path, "tcp://here:1")
     with pytest.raises(WorkersActive, match="back leads or follows"):
         undo_steps(run, path, 5)
@@ -112,8 +115,6 @@ def test_undo_brings_back_the_digest_of_a_step_and_the_path_goes_on_from_it(begi
     assert [one.step for one in run.ledger.swarms.steps(MODULAR, path)] == [0, 1, 2, 3, 4]
     snapshots = list((run.layout.root / "objects").rglob("*partial*"))
     assert len(snapshots) <= 1, "the others are deleted"
-    good = digests[5]
-    while (5, good) not in starts:  # it may take another path first
-        assert worker.run_once()
+    work_while(lambda: (5, digests[5]) not in starts, worker)
     undo_steps(run, path, 0)
     assert not run.ledger.facts.partial_snapshots(MODULAR, path, 0)

@@ -1,6 +1,5 @@
 """`prepare` in slices: the corpus of one slice, whichever workers do them and whatever is lost."""
 
-import dataclasses
 import shutil
 
 import pytest
@@ -15,7 +14,7 @@ from dipaco.runs.reading.status import status_of
 from dipaco.topology import Level, Topology
 from dipaco.workers.errors import OtherSources, SlicesDiffer, SourcesMissing
 from dipaco.workers.keeping import collect_all
-from tests.workers.conftest import CONFIG, worker_of
+from tests.workers.conftest import CONFIG, changed, work_while, worker_of
 
 SLICES = 3
 
@@ -26,8 +25,7 @@ MANY = Topology(
 
 
 def config_of(slices=SLICES, sources=CONFIG.data.sources):
-    data = dataclasses.replace(CONFIG.data, slices=slices, sources=sources)
-    return dataclasses.replace(CONFIG, data=data)
+    return changed(CONFIG, data={"slices": slices, "sources": sources})
 
 
 @pytest.fixture
@@ -99,9 +97,7 @@ def test_what_is_lost_is_made_again(sliced, alone, done, step, artifact):
     prepare_to(sliced, done)
     lost = sliced.ledger.facts.slices("prepare", step)[0]
     sliced.objects.delete(lost.artifacts[artifact].name)
-    worker = worker_of(sliced)
-    while not sliced.ledger.facts.stages():
-        assert worker.run_once()
+    work_while(lambda: not sliced.ledger.facts.stages(), worker_of(sliced))
     # Without its tokens, a slice needs its text, which is gone, too.
     assert sliced.ledger.redos.newest_refusal() == 1 + (artifact == "tokens")
     assert artifacts_of(sliced) == artifacts_of(alone)
@@ -161,38 +157,25 @@ def test_a_prepared_corpus_is_not_read_again_in_slices(begin):
     assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
 
 
-@pytest.mark.parametrize("slices", [1, SLICES])
+@pytest.mark.parametrize("text", ["in one slice", "in slices", "prepared by another run"])
 @pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
 def test_too_few_documents_for_the_router_are_said_before_a_base_model_is_trained(
-    tmp_path, slices, given
+    tmp_path, corpus, text, given
 ):
     """Not of a run of which others take the base model: those may have fewer paths."""
-    data = dataclasses.replace(config_of(slices).data, router_fraction=0.02)
-    run, _ = create_or_open(
-        tmp_path / "run", dataclasses.replace(config_of(), data=data, topology=MANY), given
-    )
+    slices, is_there = SLICES if text == "in slices" else 1, text == "prepared by another run"
+    if is_there:
+        shutil.copytree(corpus, tmp_path / "run" / "corpus")
+    run, _ = create_or_open(tmp_path / "run", changed(config_of(slices), topology=MANY), given)
     if given:
-        assert prepare_to(run, 2 * slices + 2) == ["pretrain base 0 phase 0"]
+        done = 1 if is_there else 2 * slices + 2
+        assert prepare_to(run, done) == ["pretrain base 0 phase 0"]
         assert run.corpus.manifest.documents["router"] < run.config.num_paths
     else:
-        prepare_to(run, slices + 1)
+        prepare_to(run, 1 if is_there else slices + 1)
         (failure,) = run.ledger.failures.list()
         assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
-        assert not (run.layout.corpus / "manifest.json").exists()
-    run.ledger.close()
-
-
-@pytest.mark.parametrize("given", [{}, {ENDS_WITH_BASE: True}])
-def test_of_text_that_was_prepared_by_another_run_it_is_said_too(tmp_path, corpus, given):
-    shutil.copytree(corpus, tmp_path / "run" / "corpus")
-    config = dataclasses.replace(CONFIG, topology=MANY)
-    run, _ = create_or_open(tmp_path / "run", config, given)
-    if given:
-        assert prepare_to(run, 1) == ["pretrain base 0 phase 0"]
-    else:
-        prepare_to(run, 1)
-        (failure,) = run.ledger.failures.list()
-        assert failure.reason.startswith(f"{TooFewRouterDocuments.__name__}: ")
+        assert is_there or not (run.layout.corpus / "manifest.json").exists()
     run.ledger.close()
 
 

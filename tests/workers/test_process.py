@@ -68,7 +68,7 @@ def test_what_dead_workers_left_is_put_in_order_by_the_first_that_joins(tmp_path
 )
 @pytest.mark.parametrize("kinds", [ALL_KINDS, FIRST_KINDS])
 def test_a_machine_without_the_devices_prepares_the_text_and_ends(
-    mesh, error, kinds, begin, corpus, monkeypatch, capsys
+    mesh, error, kinds, begin, capsys
 ):
     """One that has the text may have no GPU; those that have one then go on."""
     run = begin(dataclasses.replace(CONFIG, mesh=mesh))

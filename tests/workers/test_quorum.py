@@ -2,7 +2,6 @@
 Algorithm 1 makes of the contributions that the ledger says each step took.
 """
 
-import dataclasses
 import itertools
 import random
 
@@ -22,8 +21,8 @@ from dipaco.workers.rollback import roll_back
 from dipaco.workers.tasks import outer as executor
 from tests.workers.conftest import (
     CONFIG,
-    config_with,
-    digests_of,
+    changed,
+    do,
     finish,
     never,
     work_until,
@@ -34,17 +33,10 @@ from tests.workers.test_recovery import put, with_leaf
 PHASES = 3
 
 
-def with_quorum(sharing="2x2", *, steps=2, early=0.0, alternations=(), **outer):
+def with_quorum(outer=(), **settings):
     """Half of a module's paths are enough, and a step waits no longer."""
-    settings = {"quorum": 0.5, "grace_seconds": 0.0, **outer}
-    return config_with(
-        settings,
-        sharing=sharing,
-        phases=PHASES,
-        steps=steps,
-        early=early,
-        alternations=alternations,
-    )
+    outer = {"quorum": 0.5, "grace_seconds": 0.0, **dict(outer)}
+    return changed(CONFIG, outer=outer, **settings)
 
 
 def work_with_late_paths(run, is_late):
@@ -57,7 +49,7 @@ def work_with_late_paths(run, is_late):
             held.append(claim)
             continue
         claim = claim or held.pop(0)
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
+        do(run, claim)
         collect_after(run, claim, set())
 
 
@@ -72,10 +64,13 @@ def with_dice(task):
 
 def test_each_contribution_counts_once_and_those_that_no_step_needs_are_deleted(begin):
     """That the modules are those of Algorithm 1 is shown by `test_options_together.py`."""
-    keep = dataclasses.replace(CONFIG.retention, snapshots=1, contributions=1, modules=2)
-    settings = with_quorum(early=0.2, alternations=(1,), vocabulary_rows="holders")
-    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=PHASES)
-    run = begin(dataclasses.replace(settings, retention=keep, evaluation=evaluation))
+    config = with_quorum(
+        {"vocabulary_rows": "holders"},
+        inner={"hold_out": 0.2},
+        routing={"alternations": (1,)},
+        retention={"snapshots": 1, "contributions": 1, "modules": 2},
+    )
+    run = begin(config)
     work_with_late_paths(run, with_dice)
     assert late_ones(run), "no path was late"
     assert all(each.step == each.phase + 1 < PHASES for each in late_ones(run))
@@ -114,15 +109,6 @@ def assert_status_inspection_and_report_name_the_late_paths(run):
     assert "need not have these digests" in report
 
 
-def test_a_quorum_without_late_paths_gives_the_bits_of_no_quorum(begin, undisturbed):
-    """With a quorum, everybody comes within the grace."""
-    run = begin(with_quorum(grace_seconds=3600.0))
-    work_until(run, PHASES)
-    assert late_ones(run) == []
-    assert run.ledger.quorums.taken(MODULAR)
-    assert digests_of(run) == undisturbed
-
-
 class Killed(BaseException):
     """As a process that is no more."""
 
@@ -140,7 +126,7 @@ def test_a_killed_step_takes_the_same_contributions_again_though_more_have_arriv
         elif claim.task.kind == "outer" and len(run.ledger.facts.contributions(*of(claim))) == 1:
             step = claim
         else:
-            run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
+            do(run, claim)
 
     def killed(*_, **__):
         raise Killed
@@ -150,7 +136,7 @@ def test_a_killed_step_takes_the_same_contributions_again_though_more_have_arriv
         with pytest.raises(Killed):
             execute(run, step, Callbacks(), never)
     for claim in held:
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
+        do(run, claim)
     assert len(run.ledger.facts.contributions(*of(step))) == 2
     run.ledger.queue.give_back(step)
     finish(run)
@@ -200,15 +186,13 @@ def finish_phase_without_path_0(run):
         elif claim.task.phase == 1 and claim.task.kind == "train" and claim.task.arm == MODULAR:
             run.ledger.queue.give_back(claim)
         else:
-            run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
+            do(run, claim)
     assert held is not None
-    run.ledger.commit.finish(run.plan, held, execute(run, held, Callbacks(), never))
+    do(run, held)
 
 
 def test_a_rollback_to_a_phase_with_a_late_path_matches_the_replay(begin, monkeypatch):
-    config = with_quorum()
-    keep = dataclasses.replace(config.retention, snapshots=None, contributions=None)
-    run = begin(dataclasses.replace(config, retention=keep))
+    run = begin(with_quorum(retention={"snapshots": None, "contributions": None}))
     work_with_late_paths(run, with_dice)
     assert_replay_notices_another_order_and_another_step(run, monkeypatch)
     (first, *_) = late_ones(run)
@@ -234,16 +218,14 @@ def assert_replay_notices_another_order_and_another_step(run, monkeypatch):
 def test_workers_end_the_grace_without_a_monitor(begin):
     run = begin(with_quorum())
     first = worker_of(run)
-    while len(run.ledger.facts.modules_at(MODULAR, 0)) < 4:
-        assert first.run_once()
+    work_until(run, 0, first)
     slow = next(
         claim
         for claim in iter(lambda: run.ledger.queue.claim("slow", ["train"]), None)
         if claim.task.arm == MODULAR
     )
-    while len(run.ledger.facts.modules_at(MODULAR, 1)) < 4:
-        assert first.run_once()
+    work_until(run, 1, first)
     assert slow.task.phase == 0
-    run.ledger.commit.finish(run.plan, slow, execute(run, slow, Callbacks(), never))
+    do(run, slow)
     finish(run)
     assert (slow.task.path, 0) in {(each.path, each.phase) for each in late_ones(run)}

@@ -20,22 +20,17 @@ from dipaco.workers.execution import execute
 from tests.workers.conftest import (
     CONFIG,
     RecordingCallbacks,
+    changed,
     digests_of,
+    file_of,
     finish,
     never,
     work_until_claimed,
     worker_of,
 )
 
-BY_HOLDERS = dataclasses.replace(
-    CONFIG, outer=dataclasses.replace(CONFIG.outer, vocabulary_rows="holders")
-)
-STOPPED = dataclasses.replace(
-    CONFIG,
-    outer=dataclasses.replace(CONFIG.outer, codec="int8"),
-    inner=dataclasses.replace(CONFIG.inner, steps=6),
-    phases=2,
-)
+BY_HOLDERS = changed(CONFIG, outer={"vocabulary_rows": "holders"})
+STOPPED = changed(CONFIG, outer={"codec": "int8"}, inner={"steps": 6}, phases=2)
 
 
 def flip(file):
@@ -65,10 +60,9 @@ def test_damaged_truncated_and_lost_contributions_are_made_again(begin, undistur
     callbacks = finish(run)
     assert {error for _, error in callbacks.redos} == {"ObjectDamaged", "ObjectMissing"}
     assert digests_of(run) == undisturbed
-    assert (
-        len(run.ledger.redos.refusals()) >= 2
-    )  # two may be of one path, which is trained again once
-    assert {refusal.worker for refusal in run.ledger.redos.refusals()} == {"recoverer"}
+    refusals = run.ledger.redos.refusals()
+    assert len(refusals) >= 2  # two may be of one path, which is trained again once
+    assert {refusal.worker for refusal in refusals} == {"recoverer"}
 
 
 def test_a_phase_is_done_again_after_its_newest_snapshot_is_lost(begin, undisturbed):
@@ -88,11 +82,10 @@ def test_everything_is_done_again_after_all_snapshots_and_two_modules_are_lost(b
     (module, *_) = run.config.topology.modules
     shutil.rmtree(run.layout.root / "snapshots/modular")
     for phase in (0, 2):  # the first is read only by a rollback to the beginning
-        lost = run.ledger.facts.module(MODULAR, module, phase).parameters.name
-        (run.layout.root / lost).unlink()
+        file_of(run, module, phase).unlink()
     assert finish(run).redos
     assert digests_of(run) == undisturbed
-    assert (run.layout.root / lost).exists()
+    assert file_of(run, module, phase).exists()
 
 
 def spoil(run, change, path=0):
@@ -160,7 +153,7 @@ def test_a_loss_that_no_task_can_repair_is_counted_against_the_task(begin, monke
     run = begin(CONFIG, until=("train", 0))
     monkeypatch.setattr(run.ledger.redos, "maker_of", lambda plan, name: None)
     module = run.config.topology.modules_of(0)[0]
-    (run.layout.root / run.ledger.facts.module(MODULAR, module, 0).parameters.name).unlink()
+    file_of(run, module, 0).unlink()
     assert worker_of(run).run_once()
     (failure,) = run.ledger.failures.list()
     assert (failure.errors, failure.reason.partition(":")[0]) == (1, "ObjectMissing")
@@ -190,9 +183,8 @@ def test_an_object_that_is_damaged_again_and_again_is_left_to_a_person(begin, mo
     task = work_until_claimed(run, "train", 1)
 
     def spoilt(*_):
-        raise ObjectMissing(
-            file=run.layout.root / run.ledger.facts.snapshot(MODULAR, task.path, 0).receipt.name
-        )
+        name = run.ledger.facts.snapshot(MODULAR, task.path, 0).receipt.name
+        raise ObjectMissing(file=run.layout.root / name)
 
     monkeypatch.setattr("dipaco.workers.phase_start.load_snapshot", spoilt)
     with pytest.raises(RecoveryFailed, match="done again 3 times"):

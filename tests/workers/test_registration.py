@@ -2,8 +2,6 @@
 
 import os
 import socket
-import subprocess
-import sys
 import threading
 
 import pytest
@@ -30,21 +28,6 @@ def join(members, process_id):
     before = next(iter(members.list()), None)
     at = {"host": socket.gethostname(), "pid": process_id.pid, "process_id": str(process_id)}
     assert members.join("back", **at, machine="cpu", version="0", after=before)
-
-
-@pytest.fixture
-def other_process():
-    """It says which process it is."""
-    program = (
-        "from dipaco.control.process_id import ProcessId; "
-        "print(ProcessId.here(), flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        process.process_id = ProcessId.parse(process.stdout.readline())
-        yield process
-        process.kill()
 
 
 def test_a_life_is_told_from_that_of_any_other_process(other_process):

@@ -1,6 +1,5 @@
 """A run that is re-routed every few tokens at its end: its router, its rows, and its law."""
 
-import dataclasses
 import json
 import math
 
@@ -22,12 +21,12 @@ from dipaco.topology import Level, Topology
 from dipaco.workers.errors import Preempted, RouterDiverged
 from dipaco.workers.tasks import token_router_training
 from dipaco.workers.tasks.reroute import reroute
-from tests.workers.conftest import CONFIG, finish, worker_of
+from tests.workers.conftest import CONFIG, changed, finish, worker_of
 
-REROUTED = dataclasses.replace(
+REROUTED = changed(
     CONFIG,
     phases=1,
-    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
+    evaluation={"every_phases": 1},
     reroute=RerouteConfig(every=(4, 16, 100), steps=20, learning_rate=3e-3),
 )
 
@@ -83,15 +82,11 @@ def test_rerouting_is_in_the_report_and_a_window_beyond_the_length_is_routing_on
 
 def test_rerouting_needs_several_paths_and_every_document_scored_under_all():
     every = RerouteConfig(every=(16,))
+    one_path = Topology(levels=(Level(name="all", parts=EVERYTHING),))
     with pytest.raises(SettingsDisagree, match="more than one path"):
-        dataclasses.replace(
-            CONFIG,
-            topology=Topology(levels=(Level(name="all", parts=EVERYTHING),)),
-            reroute=every,
-        )
-    evaluation = dataclasses.replace(CONFIG.evaluation, best_path=False)
+        changed(CONFIG, topology=one_path, reroute=every)
     with pytest.raises(SettingsDisagree, match="best_path=true"):
-        dataclasses.replace(CONFIG, evaluation=evaluation, reroute=every)
+        changed(CONFIG, evaluation={"best_path": False}, reroute=every)
 
 
 @pytest.fixture

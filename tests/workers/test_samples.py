@@ -18,14 +18,14 @@ from dipaco.serving.continuation import generate
 from dipaco.serving.decoding.sampling import SamplingSettings
 from dipaco.serving.dispatch import dispatch
 from dipaco.workers.tasks.sample import sample_release
-from tests.workers.conftest import CONFIG, finish, work_until
+from tests.workers.conftest import CONFIG, changed, finish, work_until
 
 TOKENS = 8
-SAMPLED = dataclasses.replace(
+SAMPLED = changed(
     CONFIG,
-    inner=dataclasses.replace(CONFIG.inner, learning_rate=3e-2),
-    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=2),
-    routing=dataclasses.replace(CONFIG.routing, rule="likelihood"),
+    inner={"learning_rate": 3e-2},
+    evaluation={"every_phases": 2},
+    routing={"rule": "likelihood"},
     samples=SampleSettings(prompts=3, tokens=TOKENS),
 )
 
@@ -59,17 +59,16 @@ def test_a_text_is_the_likeliest_of_the_path_that_serving_chooses(run, arm):
         (tokens,) = run.corpus.tokens([sample.document])
         prompt = tokens[: CONFIG.data.prefix_tokens]
         assert sample.path == dispatch(run, release, prompt).path
-        made = list(
-            generate(
-                run.config.model,
-                run.path_of(release, sample.path),
-                prompt.tolist(),
-                max_new_tokens=TOKENS,
-                sampling=SamplingSettings(temperature=0.0),
-                seed=0,
-                stop_ids=frozenset({end}),
-            )
+        ids = generate(
+            run.config.model,
+            run.path_of(release, sample.path),
+            prompt.tolist(),
+            max_new_tokens=TOKENS,
+            sampling=SamplingSettings(temperature=0.0),
+            seed=0,
+            stop_ids=frozenset({end}),
         )
+        made = list(ids)
         made = made[:-1] if sample.has_ended else made
         whole = run.corpus.tokenizer().decode([*prompt.tolist(), *made])
         assert (sample.prompt + sample.text, sample.num_tokens) == (whole, len(made))
@@ -88,11 +87,7 @@ def test_a_text_stops_where_it_ends_by_itself(run, monkeypatch):
         "dipaco.workers.tasks.sample.continue_prompts",
         lambda config, parts, prompt_NT, *_, **__: np.tile([65, 66, end, 67], (len(prompt_NT), 1)),
     )
-    monkeypatch.setitem(
-        run.__dict__,
-        "config",
-        dataclasses.replace(run.config, samples=SampleSettings(prompts=3, tokens=4)),
-    )
+    monkeypatch.setitem(run.__dict__, "config", changed(run.config, samples={"tokens": 4}))
     (fact,) = sample_release(run, Claim(Task("sample", MODULAR, "", 3), 1, 2, "another"))
     two = run.corpus.tokenizer().decode([65, 66])
     assert {sample[-3:] for sample in fact.samples} == {(two, 2, True)}

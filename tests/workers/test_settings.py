@@ -2,7 +2,6 @@
 That their runs equal Algorithm 1 is shown by `test_options_together.py`.
 """
 
-import dataclasses
 import itertools
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
-from dipaco.control.planning.tasks import Task
 from dipaco.data.pack import load_plan
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_documents
@@ -25,20 +23,7 @@ from dipaco.serving.models import check_consistent
 from dipaco.store.tensors import load_tree
 from dipaco.workers import replay
 from dipaco.workers.row_plans import batches_for
-from tests.workers.conftest import CONFIG, digests_of, work_until
-
-
-def changed(*, inner=None, outer=None, routing=None, **others):
-    def group(name, values):
-        return dataclasses.replace(getattr(CONFIG, name), **(values or {}))
-
-    return dataclasses.replace(
-        CONFIG,
-        inner=group("inner", inner),
-        outer=group("outer", outer),
-        routing=group("routing", routing),
-        **others,
-    )
+from tests.workers.conftest import CONFIG, changed, digests_of, work_until
 
 
 def assert_bytes_add_up(run):
@@ -74,16 +59,10 @@ def assert_bytes_add_up(run):
     assert 0 < sent + left_out - whole < 480 * len(modules)  # headers, and ends of blocks
 
 
-BY_HOLDERS = {"path_share": 0.75, "vocabulary_rows": "holders"}
-
-
-@pytest.mark.parametrize(
-    "outer",
-    [BY_HOLDERS, {**BY_HOLDERS, "codec": "int2"}],
-    ids=["none", "int2"],
-)
-def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, undisturbed, outer):
-    run = begin(changed(routing={"alternations": (1,)}, outer=outer))
+@pytest.mark.parametrize("codec", ["none", "int2"])
+def test_bytes_add_up_and_rows_are_counted_as_they_are_trained_on(begin, undisturbed, codec):
+    outer = {"path_share": 0.75, "vocabulary_rows": "holders", "codec": codec}
+    run = begin(changed(CONFIG, routing={"alternations": (1,)}, outer=outer))
     work_until(run, CONFIG.phases)
     assert_bytes_add_up(run)
     assert digests_of(run)[-1] != undisturbed[-1]
@@ -100,8 +79,7 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
     begin, undisturbed, monkeypatch
 ):
     """The law: what the paths say is made to be what the router before says."""
-    config = changed(routing={"alternations": (1, 2)})
-    run = begin(config)
+    run = begin(changed(CONFIG, routing={"alternations": (1, 2)}))
 
     def as_assigned(scores):
         assert len(list(scores)) == 4
@@ -122,8 +100,7 @@ def test_an_alternation_with_labels_equal_to_the_assignment_changes_nothing(
 @pytest.fixture(scope="module")
 def alternated(opened_in, begun):
     """A finished run with one alternation, evaluated after every phase. Nobody writes to it."""
-    evaluation = dataclasses.replace(CONFIG.evaluation, every_phases=1)
-    config = changed(routing={"alternations": (2,)}, evaluation=evaluation)
+    config = changed(CONFIG, routing={"alternations": (2,)}, evaluation={"every_phases": 1})
     run = opened_in(begun(config, "the end"), config)
     yield run
     run.ledger.close()
@@ -153,18 +130,12 @@ def test_held_documents_are_routed_again_and_earlier_routings_are_kept(alternate
     before, after = (run.stage("route", phase) for phase in (0, 2))
     held, first = (load_tree(run.objects, stage.artifacts["held"]) for stage in (after, before))
     np.testing.assert_array_equal(held["documents"], first["documents"])
-    assert (
-        after.summary["test"] == np.bincount(held["paths"][held["is_test"]], minlength=4).tolist()
-    )
+    of_paths = np.bincount(held["paths"][held["is_test"]], minlength=4)
+    assert after.summary["test"] == of_paths.tolist()
     for stage in (before, after):  # so that the run can be explained afterwards
         plans = run.shards_of(stage).plans
         assert len(plans) == 4
         assert all(run.objects.file(plan).exists() for plan in plans)
-
-
-def test_training_goes_on_with_a_fresh_position_in_the_same_schedule(alternated):
-    trained = [alternated.ledger.facts.snapshot(MODULAR, 0, phase) for phase in (1, 2)]
-    assert [(snapshot.step, snapshot.position) for snapshot in trained] == [(4, 4), (6, 2)]
 
 
 def test_a_release_with_the_router_of_another_version_is_refused(alternated):
@@ -208,17 +179,9 @@ def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
     assert len({one.path for one in told}) > 1
 
 
-def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
-    """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
-    label = alternated.ledger.facts.labels(MODULAR, 2)[1]
-    maker = alternated.ledger.redos.maker_of(alternated.plan, label.name)
-    assert maker == Task("label", MODULAR, "1", 2)
-    router = alternated.stage("route", 2).artifacts["router"]
-    assert alternated.ledger.redos.maker_of(alternated.plan, router.name) == Task("route", phase=2)
-
-
 def test_early_stopping_releases_each_path_at_its_best_phase(begin):
-    run = begin(changed(inner={"hold_out": 0.1, "learning_rate": 0.3}), until="the end")
+    config = changed(CONFIG, inner={"hold_out": 0.1, "learning_rate": 0.3})
+    run = begin(config, until="the end")
     arm, history = run.plan.arm(MODULAR), [replay.first_modules(run), *replay.replay(run)]
     assert replay.differences(run) == []
     held_out = load_tree(run.objects, run.stage("route").artifacts["held_out"])
@@ -239,6 +202,7 @@ def test_early_stopping_releases_each_path_at_its_best_phase(begin):
 def test_a_run_with_every_setting_on_reaches_its_report(begin):
     run = begin(
         changed(
+            CONFIG,
             inner={"hold_out": 0.2},
             outer={"path_share": 0.5},
             routing={"alternations": (1, 3), "overlap": 2},
@@ -247,11 +211,8 @@ def test_a_run_with_every_setting_on_reaches_its_report(begin):
         until="the end",
     )
     assert run.plan.arm("dense_equal_tokens").phases == 2 * 3
-    assert {stage.phase for stage in run.ledger.facts.stages() if stage.stage == "route"} == {
-        0,
-        1,
-        3,
-    }
+    routed = {stage.phase for stage in run.ledger.facts.stages() if stage.stage == "route"}
+    assert routed == {0, 1, 3}
     assert run.ledger.progress.training_totals(MODULAR).path_phases == 2 * 3
     assert run.layout.report("json").exists()
     release = run.ledger.facts.release(MODULAR)

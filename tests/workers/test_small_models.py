@@ -1,8 +1,5 @@
 """A run whose router is a small language model for each path, fitted by balanced EM."""
 
-import dataclasses
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
@@ -12,7 +9,7 @@ from dipaco.data.windows import first_tokens
 from dipaco.model.config import flops_per_token
 from dipaco.model.lm import forward
 from dipaco.runs import small_models
-from dipaco.runs.opening import create_or_open
+from dipaco.runs.opening import reading
 from dipaco.runs.reading.report import make_report
 from dipaco.runs.routing import paths_of_prefixes
 from dipaco.runs.small_models import small_config
@@ -21,14 +18,14 @@ from dipaco.serving.warm_up import WarmUp
 from dipaco.store.tensors import load_tree
 from dipaco.workers.errors import CannotStartFrom
 from dipaco.workers.origin import from_run
-from tests.workers.conftest import CONFIG, finish, worker_of
+from tests.workers.conftest import CONFIG, changed, finish, work_while, worker_of
 
 PREFIX = CONFIG.data.prefix_tokens
-RUN = dataclasses.replace(
+RUN = changed(
     CONFIG,
     phases=1,
-    evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=1),
-    routing=dataclasses.replace(CONFIG.routing, kind="small_models", capacity=1.0, floor=1.0),
+    evaluation={"every_phases": 1},
+    routing={"kind": "small_models", "capacity": 1.0, "floor": 1.0},
 )
 
 
@@ -80,17 +77,18 @@ def test_documents_and_prompts_go_to_the_small_model_that_finds_them_likeliest(b
         assert (row.seconds >= routing.summary["small_models_seconds"]) or not is_routed
 
 
+def work_through(run, stage):
+    work_while(
+        lambda: stage not in {each.stage for each in run.ledger.facts.stages()}, worker_of(run)
+    )
+
+
 @pytest.fixture
-def routed(begin):
-    """Such a run as far as its shards; `routed.go_on(run)` shares out the documents of another."""
-
-    def go_on(run):
-        worker = worker_of(run)
-        while not any(stage.stage == "route" for stage in run.ledger.facts.stages()):
-            assert worker.run_once()
-        return run
-
-    return SimpleNamespace(small=go_on(begin(RUN, name="small")), go_on=go_on, begin=begin)
+def small(begin):
+    """The folder of such a run that is done as far as its shards."""
+    run = begin(RUN, name="small")
+    work_through(run, "route")
+    return run.address.folder
 
 
 def test_what_is_held_out_for_early_stopping_trains_no_small_model(begin, monkeypatch):
@@ -102,10 +100,8 @@ def test_what_is_held_out_for_early_stopping_trains_no_small_model(begin, monkey
 
     real = small_models._batch
     monkeypatch.setattr(small_models, "_batch", batch)
-    run = begin(dataclasses.replace(RUN, inner=dataclasses.replace(RUN.inner, hold_out=0.2)))
-    worker = worker_of(run)
-    while not any(stage.stage == "prepare" for stage in run.ledger.facts.stages()):
-        assert worker.run_once()
+    run = begin(changed(RUN, inner={"hold_out": 0.2}))
+    work_through(run, "prepare")
     train = run.corpus.documents("train")
     fitted = small_models.fit_small_models(run, np.arange(len(train)) % 4)
     assert len(fitted.choices_NK) == len(train), "shards are made of all documents"
@@ -116,32 +112,23 @@ def test_what_is_held_out_for_early_stopping_trains_no_small_model(begin, monkey
     assert learned <= set(map(tuple, beginnings.tolist()))
 
 
-def test_from_its_base_model_the_same_small_models_are_fitted_again(routed, programs, tmp_path):
-    start = f"{routed.small.address.folder}@base"
-    given = from_run(RUN, tmp_path / "again", start)
-    run, _ = create_or_open(tmp_path / "again", RUN, given)
-    run.programs = programs
-    routed.go_on(run)
-    there, here = (each.stage("route").artifacts for each in (routed.small, run))
+def test_from_its_base_model_the_same_small_models_are_fitted_again(small, begin):
+    run = begin(RUN, name="again", start=f"{small}@base")
+    work_through(run, "route")
+    with reading(small) as source:
+        there, here = (each.stage("route").artifacts for each in (source, run))
     assert {name: receipt.digest for name, receipt in here.items()} == {
         name: receipt.digest for name, receipt in there.items()
     }
-    assert "the router is fitted here" in given["notes"][0]
-    run.ledger.close()
+    assert "the router is fitted here" in run.given("notes")[0]
 
 
-BY_FEATURES = dataclasses.replace(RUN, routing=dataclasses.replace(RUN.routing, kind="kmeans"))
+BY_FEATURES = changed(RUN, routing={"kind": "kmeans"})
 
 
-@pytest.mark.parametrize(
-    ("there", "here"),
-    [(RUN, RUN), (RUN, BY_FEATURES), (BY_FEATURES, RUN)],
-    ids=["both", "there", "here"],
-)
-def test_modules_whose_shards_small_models_made_are_no_start(routed, tmp_path, there, here):
-    source = routed.small if there is RUN else routed.go_on(routed.begin(there, name="features"))
-    start = f"{source.address.folder}@0"
+@pytest.mark.parametrize("here", [RUN, BY_FEATURES], ids=["both", "there"])
+def test_modules_whose_shards_small_models_made_are_no_start(small, tmp_path, here):
     with pytest.raises(CannotStartFrom, match=r"small_models.*@base fits a router") as refused:
-        from_run(here, tmp_path / "new", start)
+        from_run(here, tmp_path / "new", f"{small}@0")
     assert refused.value.exit_code == 2
     assert not (tmp_path / "new").exists()

@@ -2,7 +2,6 @@
 that are trained again, to the same bits.
 """
 
-import dataclasses
 import itertools
 
 import pytest
@@ -10,14 +9,14 @@ from support.memory_bucket import Machines
 
 from dipaco.config import MODULAR
 from dipaco.runs.reading.status import status_of
-from dipaco.store.retention import RetentionSettings
 from dipaco.workers import claiming, replay
 from dipaco.workers.errors import CannotRollBack
 from dipaco.workers.hosts import SingleHost
 from dipaco.workers.rollback import roll_back
 from dipaco.workers.runners import OneHost, SeveralHosts
 from dipaco.workers.tasks.train import train
-from tests.workers.conftest import CONFIG, worker_of
+from tests.support.members import join
+from tests.workers.conftest import CONFIG, changed, work_until, work_while, worker_of
 
 PHASES = 5
 
@@ -25,13 +24,12 @@ PHASES = 5
 @pytest.fixture
 def machines(begin, tmp_path):
     def of(**outer):
-        keep = RetentionSettings(snapshots=1, send_snapshots_every=3, modules=2)
-        config = dataclasses.replace(
+        config = changed(
             CONFIG,
             phases=PHASES,
-            retention=keep,
-            outer=dataclasses.replace(CONFIG.outer, **outer),
-            evaluation=dataclasses.replace(CONFIG.evaluation, every_phases=PHASES),
+            retention={"snapshots": 1, "send_snapshots_every": 3, "modules": 2},
+            outer=outer,
+            evaluation={"every_phases": PHASES},
         )
         return Machines(begin(config), tmp_path / "machines")
 
@@ -121,29 +119,20 @@ def workers(machines, monkeypatch):
     of_name = {}
     for name in ("ana", "ben"):
         run = on.new(name).run
-        run.ledger.members.join(
-            name, host="here", pid=1, machine="cpu", version="0", process_id=name
-        )
+        join(run.ledger, name)
         of_name[name] = worker_of(run, name)
-    work_until(on, of_name["ana"], 2)
-    assert [on.run.ledger.meta.get(f"assigned {MODULAR}/{path}") for path in range(4)] == [
-        "ana"
-    ] * 4
+    work_until(on.run, 2, of_name["ana"])
+    homes = [on.run.ledger.meta.get(f"assigned {MODULAR}/{path}") for path in range(4)]
+    assert homes == ["ana"] * 4
     monkeypatch.setattr(claiming.Claimer, "_overdue_factor", 0.0)
     return on, of_name["ben"]
-
-
-def work_until(on, worker, phase):
-    """By one worker, until all modules have reached a phase."""
-    while on.run.ledger.facts.modules_at(MODULAR, phase) != set(on.run.config.topology.modules):
-        assert worker.run_once()
 
 
 def test_a_home_that_hangs_in_a_phase_gets_a_backup_from_the_last_snapshot_that_was_sent(workers):
     on, ben = workers
     hung = on.run.ledger.queue.claim("ana", ["train"])
     assert (hung.task.path, hung.task.phase) == (0, 2)
-    work_until(on, ben, PHASES)
+    work_until(on.run, PHASES, ben)
     assert not on.run.ledger.queue.is_held(hung), "the second one was done first"
     assert phases_of(on)[:2] == [1, 0]
     assert replay.differences(on.executor.run) == []
@@ -174,8 +163,7 @@ def test_a_path_is_rescued_though_machines_of_another_kind_have_trained_others(w
             f"UPDATE {table} SET machine = 'a laptop' WHERE arm = 'base' OR path = ?",
             (other.task.path,),
         )
-    while on.run.ledger.queue.is_held(hung):
-        assert ben.run_once()
+    work_while(lambda: on.run.ledger.queue.is_held(hung), ben)
     assert phases_of(on, hung.task.path)[:2] == [1, 0]
     ben._claimer._overdue_tasks.make_due()
     ben.run_once()

@@ -7,7 +7,7 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
-from support.smallest_run import EVERYTHING
+from support.smallest_run import EVERYTHING, SHARINGS
 
 from dipaco import trees
 from dipaco.algorithm import synchronous
@@ -20,12 +20,10 @@ from dipaco.runs.reading.report import make_report
 from dipaco.store.errors import ObjectDamaged
 from dipaco.topology import Level, Topology
 from dipaco.workers import replay
-from dipaco.workers.callbacks import Callbacks
 from dipaco.workers.errors import Preempted, SnapshotOfOtherData
-from dipaco.workers.execution import execute
 from dipaco.workers.row_plans import batches_for
 from dipaco.workers.tasks.train_synchronous import train_synchronous
-from tests.workers.conftest import CONFIG, SHARINGS, finish, never, work_until
+from tests.workers.conftest import CONFIG, changed, claim_of, do, finish, work_until
 
 TOGETHER = dataclasses.replace(CONFIG, outer=OuterSettings(synchronous=True))
 STEPS = CONFIG.phases * CONFIG.inner.steps
@@ -38,14 +36,10 @@ def digests(run, phase=CONFIG.phases):
 
 def claim_train(run, phase):
     """The claim of the one training task of a phase; what comes before it is done."""
-    while True:
-        claim = run.ledger.queue.claim("test")
-        assert claim is not None
-        if claim.task.kind == "train":
-            assert claim.task.subject == "0"
-            if claim.task.phase == phase:
-                return claim
-        run.ledger.commit.finish(run.plan, claim, execute(run, claim, Callbacks(), never))
+    while (claim := claim_of(run, "train")).task.phase != phase:
+        do(run, claim)
+    assert claim.task.subject == "0"
+    return claim
 
 
 def quiet(loss, tokens): ...
@@ -90,9 +84,8 @@ def test_with_one_path_it_is_plain_adamw(begin):
 
 
 def test_in_lock_step_on_shards_dealt_out_all_paths_are_one_model(begin):
-    routing = dataclasses.replace(CONFIG.routing, kind="random")
-    topology = Topology(levels=SHARINGS["diloco"])
-    run = begin(dataclasses.replace(TOGETHER, routing=routing, topology=topology))
+    diloco = Topology(levels=SHARINGS["diloco"])
+    run = begin(changed(TOGETHER, routing={"kind": "random"}, topology=diloco))
     finish(run)
     documents = run.stage("route").summary["documents"]
     assert sum(documents) == len(run.corpus.documents("train"))
