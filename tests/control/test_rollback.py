@@ -6,6 +6,7 @@ import json
 import pytest
 
 from dipaco.control.keeping import rollback
+from dipaco.control.ledger import open_ledger
 from dipaco.control.planning.tasks import Task
 from dipaco.control.process_id import ProcessId
 from dipaco.errors import ClaimLost, WorkersActive
@@ -139,3 +140,11 @@ def test_a_worker_that_was_silent_for_a_lease_is_too_late(ledger, plan):
     assert later.attempt > claim.attempt
     with pytest.raises(ClaimLost):
         do(ledger, plan, claim)
+
+
+def test_a_program_that_has_the_run_open_sees_the_rollback(finished, place):
+    with open_ledger(*place) as other:
+        assert other.progress.phases_reached("modular", 4) == 2
+        finished.rollbacks.go_back("modular", 1, TRAIN)
+        assert other.progress.phases_reached("modular", 4) == 1
+        assert other.queue.claim("other").task == TRAIN[0]
