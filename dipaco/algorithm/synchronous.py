@@ -30,7 +30,7 @@ def train(
     """Yields every module after each step, which all paths take together.
 
     A module's gradient is the mean over its paths, with the weights alpha_i of Algorithm 1. The
-    gradient of a path, made of such means, is clipped as that of one model is; a module whose paths
+    gradient of a path, made of such means, is clipped as one model's is; a module whose paths
     are clipped differently takes their mean clip. So one path is plain AdamW, paths that share
     all are one model with their batches together, and paths that share nothing are separate models.
 

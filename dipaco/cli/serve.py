@@ -126,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    # NumPy's products here are of a few prompts. Threads of them would spin beside those of XLA.
+    # NumPy's products here are of a few prompts. Threads of them would spin beside XLA's.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from dipaco.errors import needs_extra
     from dipaco.runs.opening import reading

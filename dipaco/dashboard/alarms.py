@@ -63,7 +63,7 @@ def _refusal(of: Mapping[str, Any]) -> Alarm:
 
 
 def _silent(workers: Mapping[str, Any]) -> Iterator[Alarm]:
-    """Silent workers, first those that hold a task: it waits until their leases end."""
+    """Silent workers, the holders of tasks first: a task waits until its lease ends."""
     silent = [(name, at) for name, at in workers.items() if at["state"] == "silent"]
     for name, at in sorted(silent, key=lambda each: not each[1]["task"]):
         holds = f"; it holds {at['task']}" if at["task"] else ""

@@ -41,7 +41,7 @@ def page(recording: bytes | None = None, texts: bytes | None = None) -> bytes:
 
 
 def export(shown: Run | SweepWatcher, file: Path) -> int:
-    """Writes the complete page of a run, or that of a sweep without its runs' pages, to one file.
+    """Writes the complete page of a run, or of a sweep without its runs' pages, to one file.
     Returns its size in bytes. Raises `PageIsFolder`, and the errors of `write_atomically`.
     """
     if not file.name or file.is_dir():

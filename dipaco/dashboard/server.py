@@ -91,7 +91,7 @@ class _Pages:
 
 
 class _SweepPages(_Pages):
-    """The page of a sweep, and below it those of its runs. A run is watched once it is opened."""
+    """The page of a sweep, and below it its runs' pages. A run is watched once it is opened."""
 
     def __init__(self, watcher: SweepWatcher, keys: list[bytes]):
         super().__init__(watcher, keys)

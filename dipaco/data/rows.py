@@ -203,7 +203,7 @@ def _parsed(text: str) -> Any:
 
 
 def _without_depths(text: str) -> str:
-    """JSON without what is inside its values: a column of a list or an object is not read."""
+    """JSON without the content of its values: a column of a list or an object is not read."""
     depth, kept, start = 0, [], 0
     for token in re.finditer(r'"(?:[^"\\]|\\.)*"|[][{}]', text, re.DOTALL):
         if token[0] in "[{":

@@ -94,7 +94,7 @@ class Report:
 
     @property
     def table(self) -> list[ReportRow]:
-        """All rows, as they are shown."""
+        """All rows, in the form that is shown."""
         if self.equal_seconds is None:
             return self.rows
         place = sum(not row.name.startswith("modular") for row in self.rows)

@@ -28,7 +28,7 @@ def make_local_steps(
 
     `batches` have an axis of steps before the rows, `rates` [steps] their learning rates. A batch
     without targets is no step. The move is times the targets of all steps: sums of moves over sums
-    of targets are means, as those of gradients are.
+    of targets are means, as with gradients.
     """
     optimizer, gradient_of = make_optimizer(settings), summed_gradient(loss_fn)
 

@@ -20,7 +20,7 @@ from dipaco.model.config import is_block
 
 EPSILON = 1e-8  # added to AdamW's denominator, against division by zero
 MUON_MOMENTUM = 0.95  # share of Muon's sum of gradients that a step keeps
-# Root mean square of the values of Muon's directions, about that of AdamW's. One learning rate then
+# Root mean square of the values of Muon's directions, about AdamW's. One learning rate then
 # serves both (Moonlight, arXiv 2502.16982, section 2.2).
 MUON_SIZE = 0.2
 BLOCK = 256  # learning rates computed in one call

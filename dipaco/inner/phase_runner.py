@@ -23,9 +23,7 @@ class PhaseWork(NamedTuple):
     on_step: OnStep
     should_stop: Callable[[], bool]
     save: Callable[[PathState, Sequence[float]], None]  # (state, losses of this phase so far)
-    norms: tuple[
-        float, ...
-    ] = ()  # gradient norms of the steps in `losses`, as far as they are known
+    norms: tuple[float, ...] = ()  # gradient norms of the steps in `losses` for which there is one
 
 
 class PhaseRunner(Protocol):

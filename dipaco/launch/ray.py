@@ -1,8 +1,8 @@
 """Workers as actors on a Ray cluster. Each actor holds one process.
 
 A worker's actors share a placement group with their GPUs, TPUs or CPUs, each host on its own
-machine, or on those of one slice of TPUs. While the cluster has no room, Ray keeps them waiting,
-and an autoscaling cluster grows. Restarts are divided so:
+machine, or on the machines of one slice of TPUs. While the cluster has no room, Ray keeps them
+waiting, and an autoscaling cluster grows. Restarts are divided so:
 
     a machine or an actor died      Ray, on another machine; the process keeps its name
     the process died                the supervisor, after a wait that doubles each time

@@ -319,7 +319,7 @@ def _open(folder: Path, file: str):
     def read(name: str) -> np.ndarray:
         if (dtype := opened.get_slice(name).get_dtype()) not in FLOATS:
             refuse(folder, f"{name} is of type {dtype}, where {', '.join(FLOATS)} can be read")
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is refused
+        with np.errstate(over="ignore"):  # too large a value becomes infinite, and is refused
             # Through JAX, since NumPy has no bfloat16.
             return np.asarray(opened.get_tensor(name)).astype(np.float32)
 

@@ -30,7 +30,7 @@ def overview(status: Mapping[str, Any], width: int, height: int | None = None) -
       status: the JSON values that `dipaco status --json` prints.
       width: columns.
       height: available lines. None = no limit. The lines about the whole run and about every arm
-        come first. Paths and workers are shown as far as they fit.
+        come first. Paths and workers are shown as far as there is room.
     """
     top = [headline(status), f"now: {status['why']['sentence']}", *_troubles(status)]
     if status["rules"]:

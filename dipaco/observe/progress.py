@@ -123,7 +123,7 @@ class Progress(Closing):
         self._printed_seconds, self._printed_step = self._clock(), self._done_steps
 
     def _facts(self) -> list[str]:
-        """Loss, speed, bytes and time left, as far as they are known."""
+        """Loss, speed, bytes and time left, if known."""
         elapsed = self._busy_seconds
         left = self._total_steps - self._done_steps
         facts = []

@@ -56,7 +56,7 @@ def balancing_nats(
 
     Args:
       score_NP: log-likelihood plus prior of each document under the paths of its shortlist.
-      shortlist_NP: int [N, P], all paths, those of features first.
+      shortlist_NP: int [N, P], all paths, the best by features first.
       floor, capacity: bounds on a path's documents as a share of the mean, as in `RoutingConfig`.
 
     Bounds are exact for these documents.

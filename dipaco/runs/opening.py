@@ -50,7 +50,7 @@ def create_or_open(
     """Begins a run, or opens the one that is there. True: it was begun.
 
     Args:
-      config: equal to that of a run that is there, but for settings of its report, which
+      config: equal to the config of a run that is there, but for settings of its report, which
         `with_report_settings` takes over.
       given: JSON values to start from. They are only read when a run begins.
       rules: its own rules. None: the rules of the run that is there, if any.

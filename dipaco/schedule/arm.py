@@ -29,7 +29,7 @@ class Arm:
     name: str
     topology: Topology
     phases: int
-    # Inner steps of the schedule. A path skips those of phases in which it takes no part.
+    # Inner steps of the schedule. A path skips the steps of phases in which it takes no part.
     total_steps: int
     # True: modules take outer steps. False: they become what the inner steps made of them, in one
     # path or, if `is_synchronous`, in all paths together.

@@ -119,7 +119,7 @@ def begin_text(
     min_tokens: int = 0,
     ignore_eos: bool = False,
 ) -> tuple[PathChoice, Iterator[int]]:
-    """The path of a prompt, int32 [tokens], and the tokens that it makes of those that it reads, as
+    """The path of a prompt, int32 [tokens], and the tokens that it makes of what it reads, as
     `generate` yields them. With `ignore_eos` the text's end is a token like any other. Raises as
     `continue_text`.
     """

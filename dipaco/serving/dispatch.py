@@ -408,7 +408,7 @@ class PromptRouter:
         self, served: ServedRelease, text: np.ndarray, client: str
     ) -> NextPath | None:
         """The path that continues a text, int32 [tokens]: prompt and generated tokens. None: the
-        text keeps its path, as those that are to be compared cannot be read now.
+        text keeps its path, as some path of the comparison cannot be read now.
         """
         if (dispatcher := self._dispatcher) is None:
             return None

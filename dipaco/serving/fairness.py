@@ -130,7 +130,7 @@ GRAMMAR_SECONDS = 0.004  # for grammars in one turn: a block of a small model ta
 
 class GrammarTurn:
     """Processor time of grammars, in turns: one of rows that begin, one of rows that have tokens.
-    A row of another client is before those of a client whose grammars took more time.
+    A row of another client is before a row of a client whose grammars took more time.
     """
 
     def __init__(self):
@@ -148,7 +148,7 @@ class GrammarTurn:
 
     @contextlib.contextmanager
     def charged(self, client: str) -> Generator[None]:
-        """Charges a client with the time of what is done inside."""
+        """Charges a client with the time that the context takes."""
         started_seconds = time.thread_time()
         try:
             yield
@@ -195,7 +195,7 @@ class FairThreads:
         self._lock = threading.Lock()  # Guards the three fields below.
         self._num_free = threads
         self._waiting: FairQueue[str, _Job] = FairQueue()  # Empty while a thread is free.
-        self._jobs: dict[Hashable, _Job] = {}  # those that wait or run, by their keys
+        self._jobs: dict[Hashable, _Job] = {}  # waiting and running jobs, by their keys
 
     async def run(
         self,

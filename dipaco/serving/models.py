@@ -262,7 +262,7 @@ class ServedModels:
         raise NoSuchModel(name=name[:100], known=known)
 
     def find(self, name: str | None) -> tuple[ServedModel, int | None]:
-        """As `named`, and the path if the name is that of a path."""
+        """As `named`, and the path if the name is a path's."""
         if name and (found := re.fullmatch(r"(.+)/path_(\d{4,6})", name)):
             return self.named(found[1]), int(found[2])
         return self.named(name), None

@@ -79,7 +79,7 @@ class _ModelNames(msgspec.Struct):
 
 
 class Server:
-    """An upstream, and what is known of it. It is used in one event loop only."""
+    """An upstream and its known state. It is used in one event loop only."""
 
     def __init__(self, url: str, key: str | None):
         self.url = url

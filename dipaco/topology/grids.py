@@ -49,7 +49,7 @@ def grid(part_names: Sequence[str], experts: Sequence[int]) -> Topology:
 
 
 def level_names(number: int) -> tuple[str, ...]:
-    """`all`, or `early` and `late` with what is between them."""
+    """`all`, or `early` and `late` with the parts between them."""
     if number == 1:
         return ("all",)
     between = [f"middle_{index}" for index in range(1, number - 1)]

@@ -76,7 +76,7 @@ class Topology:
         return self._level_by_name[module.level].parts
 
     def module_sizes(self, part_sizes: Mapping[str, int]) -> dict[ModuleId, int]:
-        """The size of each module, from those of the parts."""
+        """The size of each module, from the sizes of the parts."""
         return {
             module: sum(part_sizes[part] for part in self.parts_of(module))
             for module in self.modules

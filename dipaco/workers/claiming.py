@@ -44,7 +44,8 @@ class Claimer:
     ):
         self._run, self._name, self._kinds, self._failures = run, name, kinds, failures
         self._lease_seconds = lease_seconds
-        self.own: set[tuple[str, int]] = set()  # (arm, path), where it has trained the newest phase
+        # (arm, path) of which it has trained the newest phase.
+        self.own: set[tuple[str, int]] = set()
         self._overdue_tasks = _Regularly(lease_seconds)
         # A worker that computes looks for them as well (heartbeat.py).
         self._silent_workers = _Regularly(heartbeat_seconds(lease_seconds))

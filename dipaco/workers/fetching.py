@@ -157,7 +157,7 @@ def _versions(
     run: Run, arm: Arm, module: ModuleId, phase: int, *, is_in_time: bool = False
 ) -> Iterator[Version]:
     """Versions of a module before `phase`, the newest first, as far back as its contributions are
-    kept. With `is_in_time`, as far as they are kept while no module is ahead of `phase`.
+    kept. With `is_in_time`, as far as contributions are kept while no module is ahead of `phase`.
     """
     facts, keep = run.ledger.facts, run.config.retention.num_contributions
     for at in reversed(range(phase)):

@@ -28,7 +28,7 @@ from dipaco.workers.tasks.prepare import delete_staged_text, superseded_text, su
 KEPT_EVENTS = 1_000_000  # events of the history, at about 200 bytes of the ledger each
 PRUNE_EVERY = 500  # tasks, and at the end of a run
 FOLDERS = (CONTRIBUTIONS, SNAPSHOTS, MODULES, OUTER_STATES)
-BATCH = 64  # names that are deleted before the ledger is asked again for what is not needed
+BATCH = 64  # names that are deleted before the ledger is asked again which are not needed
 
 
 def delete(run: Run, find: Callable[[], Iterable[str]], remove: Callable[[str], object]) -> None:
@@ -207,7 +207,7 @@ def _oldest_kept(run: Run, arm: Arm, module: ModuleId, newest: int) -> int:
 
 
 def _kept_until(run: Run, arm: Arm, module: ModuleId, phase: int) -> int | None:
-    """The phase that a module has to reach before that of `phase` may go."""
+    """The phase that a module has to reach before the module of `phase` may go."""
     ends = range(phase + 1, arm.phases + 1)
     return next((end for end in ends if _oldest_kept(run, arm, module, end) > phase), None)
 

@@ -82,7 +82,7 @@ def parse_start(source: str) -> tuple[Address, str]:
 
 
 def from_run(config: RunConfig, where: Where, source: str, rules: Recorded | None = None) -> Given:
-    """Modules start from those of another run when a phase began, `DIR@PHASE`, or from its base
+    """Modules start from another run's when a phase began, `DIR@PHASE`, or from its base
     model, `DIR@base`. The base model, the tokenizer and, for the same number of paths, the router
     come from there too, and nothing is pre-trained. Own rules come from `rules` alone.
 

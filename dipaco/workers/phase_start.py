@@ -40,7 +40,7 @@ class PhaseStart(NamedTuple):
     state: Handover
     residual: Mapping[str, Any] | None  # part name -> what messages could not hold yet
     losses: tuple[float, ...]  # one for each step of this phase that is taken already
-    norms: tuple[float, ...]  # gradient norms of those steps, as far as they are known
+    norms: tuple[float, ...]  # gradient norms of those steps for which there is one
     seconds: float  # the time of those steps
     merges_at: int | None = None  # the step after which it takes its modules, None: it has them
 

@@ -26,7 +26,7 @@ from dipaco.control.database.retry import retried
 from dipaco.control.planning.tasks import Claim, Task
 from dipaco.errors import ClaimLost
 
-COUNTED = ("failures", "recoveries")  # tables of what is forgotten once a task is done
+COUNTED = ("failures", "recoveries")  # tables whose rows are forgotten once a task is done
 SILENT = "its worker fell silent"
 ENDED = "its worker's process has ended"
 MOST_ERRORS = 3

@@ -85,7 +85,7 @@ class Retention:
         return [name for (name,) in self._database.rows("superseded_modules", **of)]
 
     def paths_at_best(self, arm: Arm, phase: int) -> set[int]:
-        """The paths that stop at this phase by their newest check, or by that of a release."""
+        """The paths that stop at this phase by their newest check, or by a release's check."""
         rows = self._database.rows("checks_at_best", arm=arm.name, phase=phase)
         return {path for path, at, is_newest in rows if is_newest or arm.is_evaluated(at)}
 

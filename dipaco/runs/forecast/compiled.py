@@ -64,7 +64,7 @@ class Needs:
 
     memory: int  # bytes: arguments, results and scratch
     flops: float
-    model_flops: float  # without what is computed again
+    model_flops: float  # without computing anything twice
     moved: int | None  # bytes to and from its memory. None: not known.
 
 

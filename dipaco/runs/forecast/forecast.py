@@ -3,7 +3,7 @@
     a phase = steps x seconds of a step x paths of a machine + 8 x bytes / (10^6 x Mbit/s) - hidden
     hours   = (steps of the base model x seconds of a step + phases x a phase) / 3600
 
-The paths are the most that one machine trains. The bytes are those of the busiest link: of the
+The paths are the most that one machine trains. The bytes go over the busiest link: of the
 machine that steps the largest module, whose contributions all come to it; of all machines and
 executors together, over the bucket's link; or of an executor, one for each module, whose link is as
 the bucket's (as a machine's, if that is not given). Hidden is the travel of modules beside

@@ -294,7 +294,7 @@ def _step_of(
     size = module_parameters(config)[str(module)]
     whole = VALUE_BYTES * size
     state = whole if config.outer.momentum else 0
-    others = 1.0 if elsewhere else 1 - 1 / machines  # share of what is not here
+    others = 1.0 if elsewhere else 1 - 1 / machines  # share that is elsewhere
     paths_here = config.plan.arm(MODULAR).num_at_once / machines
     is_here = 0.0 if elsewhere else _is_here(config, module, paths_here)
     # A machine that computes the steps of its modules from contributions has their states.

@@ -344,7 +344,7 @@ def score_prompt(config: ModelConfig, prepared: Parts, tokens_1T: jax.Array) -> 
         logits_1V = logits(config, prepared, x_D[:, None])
         return _log_probabilities(logits_1V, token[None])
 
-    # Batches keep the logits small: those of all tokens would be the largest array of the process.
+    # Batches keep the logits small: with all tokens they would be the largest array of the process.
     logprobs = lax.map(lambda pair: one(*pair), (x_TD, tokens_1T[0]), batch_size=SCORE_BATCH_SIZE)
     return DecodeBlock(tokens_1T.T, *logprobs)
 

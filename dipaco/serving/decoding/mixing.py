@@ -45,7 +45,7 @@ class LevelStack:
         return ModuleStack(self._parts)
 
     def put(self, modules: Sequence[Parts]) -> list[int]:
-        """Gives places to different modules. Copies those that are not in it."""
+        """Gives places to different modules. Copies the missing ones."""
         marks = [jax.tree.leaves(module)[0] for module in modules]
         assert len({*map(id, marks)}) == len(marks), "no two of them are the same module"
         held = [None if each is None else each() for each in self._held]

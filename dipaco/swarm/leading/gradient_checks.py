@@ -118,7 +118,7 @@ class GradientChecks:
                 self._lend(one.name, one.blocks, rows, plan)
 
     def _lend(self, name: str, blocks: tuple[int, ...], rows: StepRows, plan: RoundPlan) -> None:
-        """Draws who computes a sender's rows as well, among those that have the parameters."""
+        """Draws who computes a sender's rows as well, among the holders of the parameters."""
         able = [
             one.name
             for one in plan.senders

@@ -56,7 +56,7 @@ class GroupMember:
 
     @property
     def block_deadline_seconds(self) -> float:
-        """Deadline for one block, from those that were timed."""
+        """Deadline for one block, from the timed blocks."""
         return self.block_seconds.deadline_seconds(ASSUMED_BLOCK_SECONDS)
 
     def time_next_block(self, block: int) -> None:

@@ -133,7 +133,7 @@ class SumChecks:
     def check_sketch(
         self, plan: RoundPlan, number: int, sender: str, content: bytes, sketches: Sketches
     ) -> None:
-        """Raises `Lie` if a sender's sketch of a slice, by its number, is not that of its part.
+        """Raises `Lie` if a sender's sketch of a slice, by its number, does not fit its part.
         `sketches`: those of the plan's round.
         """
         part = plan.slices[number]

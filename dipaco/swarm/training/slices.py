@@ -152,7 +152,7 @@ def mean_of(parts: Mapping[str, np.ndarray], targets: float, num_values: int) ->
 
 
 def decoded_mean(codec: str, slices: Sequence[Slice], contents: Sequence[bytes]) -> np.ndarray:
-    """The whole mean, float32 [values], from those of its slices. Raises `BadMessage`."""
+    """The whole mean, float32 [values], from its slices' means. Raises `BadMessage`."""
     decode = codec_of(codec).decode
     of_slices = zip(contents, slices, strict=True)
     return np.concatenate([decode(content, part.stop - part.start) for content, part in of_slices])

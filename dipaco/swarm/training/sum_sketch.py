@@ -1,4 +1,4 @@
-"""Sketches: few numbers by which a leader sees whether a mean is that of its parts.
+"""Sketches: few numbers by which a leader sees whether a mean fits its parts.
 
 Each sender *commits* itself to the digests of its parts before any part is shown, so that no part
 can answer another. When the leader has all means, it draws a seed. Each sender multiplies its parts

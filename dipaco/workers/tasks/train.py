@@ -50,7 +50,7 @@ def train(
     phase_begins, phase_ends = start.steps
     merges_at = start.merges_at
 
-    # A runner's losses are those of the whole phase so far: `phase_begins` + their number is the
+    # A runner gives the losses of the whole phase so far: `phase_begins` + their number is the
     # step that is reached.
     until = phase_ends if merges_at is None else merges_at
     result = runner(phase_work(run, start, until, on_step, should_stop))

@@ -65,7 +65,7 @@ def train_synchronous(
     rates = learning_rates(inner, arm.total_steps, start.taken, end - start.taken)
     losses, tokens = list(start.losses), inner.batch_size * run.config.data.length
     norms = list(start.norms)
-    metrics: list[StepMetrics] = []  # those of the current step, in path order
+    metrics: list[StepMetrics] = []  # of the current step, in path order
 
     def gradient_of(path: int, step: int, parts: Any) -> Any:
         batch = run.programs.place_batch(batches[path].at(step))
