@@ -43,7 +43,8 @@ class RunConfig:
     blocks are spread in order, the embedding with the first level, final norm and head with the
     last. Other patterns are written in a config file."""
     phases: Count
-    """Phases of the run. In the modular arm each ends with an outer step (DiPaCo's T)."""
+    """Phases of the run. In the modular arm each ends with an outer step (DiPaCo's T),
+    unless `outer.synchronous`."""
     seed: int = 0
     """Number that parameters, row order and k-means are drawn from; the corpus does not depend on
     it."""

@@ -37,7 +37,7 @@ LOOK_SECONDS = 5.0  # between two looks at an upstream
 ANSWER_SECONDS = 5.0  # for its answer to one
 # A server that answers no look for so long hangs, even if its kernel is well. Requests to which it
 # has begun no answer go to another that does answer. Without another they stay: it may be busy.
-HANGING_SECONDS = 20.0
+HANGING_SECONDS = 15.0  # from the first look, up to `LOOK_SECONDS` after the last answer
 # Servers close idle connections, vLLM after 5 s. One that is closed first loses no request.
 IDLE_SECONDS = 4.0
 CONNECT_SECONDS = 5.0
@@ -107,10 +107,11 @@ class Server:
             self._silent_since = self._silent_since or began
             if time.monotonic() - self._silent_since >= HANGING_SECONDS:
                 for limit, others in self._waiting.items():
-                    if any(other.problem is None for other in others):
+                    if not limit.expired() and any(other.problem is None for other in others):
                         limit.reschedule(0)
         except (aiohttp.ClientError, OSError, ValueError, msgspec.MsgspecError) as error:
             self.failed(error)
+            self._silent_since = None
 
     @contextlib.asynccontextmanager
     async def awaited(self, others: Sequence["Target"]) -> AsyncGenerator[None]:

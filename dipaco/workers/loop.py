@@ -153,8 +153,8 @@ class Worker:
         """Does one task. False if no task is due.
 
         Args:
-          summary: what a look at the ledger has just found. Kinds of tasks that it has none of are
-            not asked for. None: all are.
+          summary: what a look at the ledger has just found. Ready, delayed and failed tasks are
+            not asked for if it saw none. None: they are.
 
         Raises:
           RunOfOtherVersion, NameLost: the run goes on without this process. Nothing was done.

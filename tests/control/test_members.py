@@ -10,14 +10,14 @@ from tests.support.members import join, process_of
 
 def test_of_two_workers_that_find_a_name_free_one_gets_it(ledger):
     members = ledger.members
-    assert join(ledger, "back", process_id="1")
-    assert not join(ledger, "back", process_id="2")
+    join(ledger, "back", process_id="1")
+    join(ledger, "back", process_id="2", is_taken=True)
     (dead,) = members.list()
-    assert join(ledger, "back", process_id="3", after=dead)
-    assert not join(ledger, "back", process_id="4", after=dead)
+    join(ledger, "back", process_id="3", after=dead)
+    join(ledger, "back", process_id="4", after=dead, is_taken=True)
     assert [member.process_id for member in members.list()] == ["3"]
     members.leave("back", "3")
-    assert join(ledger, "back", process_id="5")
+    join(ledger, "back", process_id="5")
     assert [(member.process_id, member.state) for member in members.list()] == [("5", "here")]
 
 

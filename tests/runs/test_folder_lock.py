@@ -1,6 +1,5 @@
 """The lock of a run folder: exclusive, then shared, and released by the death of its process."""
 
-import contextlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -145,6 +144,10 @@ def enter(folder):
 
 
 def fail_in(folder, before):
-    with contextlib.suppress(KeyError), folder_lock(folder) as lock:
-        before(lock)
-        raise KeyError
+    def fails():
+        with folder_lock(folder) as lock:
+            before(lock)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()

@@ -18,6 +18,7 @@ import pytest
 pytest.importorskip("starlette", reason="HTTP needs the `serve` extra")
 pytest.importorskip("aiohttp", reason="a router needs the `serve` extra")
 
+import aiohttp
 import uvicorn
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -32,7 +33,7 @@ from dipaco.serving.http.app import HttpSettings
 from dipaco.serving.http.forward import asked_in
 from dipaco.serving.http.server import listen
 from dipaco.serving.service import Service, ServiceSettings
-from dipaco.serving.upstreams import Upstreams, read_router, read_targets
+from dipaco.serving.upstreams import Server, Target, Upstreams, read_router, read_targets
 from tests.support.serving_rig import completion, error_of, events_of, post, running
 from tests.support.waiting import until
 
@@ -176,20 +177,25 @@ def test_errors_and_compressed_answers_pass_as_they_are(rig, router):
     assert sum(len(fake.sent) for fake in rig.fakes) == 1
 
 
-def test_events_pass_as_they_come(rig, router):
+def test_events_pass_as_they_come_and_a_line_in_two_pieces_as_one(rig, router):
     may_end = threading.Event()
 
-    async def held(request):
-        await asyncio.to_thread(may_end.wait, 60)
+    async def in_two_pieces(request):
+        async def content():
+            yield b"data: 1\n\nda"
+            await asyncio.to_thread(may_end.wait, 60)
+            yield b"ta: 2\n\n"
 
-    rig.answer_by(streamed(b"data: 1\n\n", then=held))
+        return StreamingResponse(content(), media_type="text/event-stream")
+
+    rig.answer_by(in_two_pieces)
     with router.stream("POST", "/v1/completions", json=BODY) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         pieces = answer.iter_raw()
         assert next(pieces) == b"data: 1\n\n"
         assert sum(server.num_open for server in rig.upstreams.servers) == 1
         may_end.set()
-        assert list(pieces) == []
+        assert b"".join(pieces) == b"data: 2\n\n"
 
 
 async def busy(request):
@@ -236,6 +242,7 @@ def test_another_answers_if_one_hangs_before_the_first_byte(rig, router, monkeyp
     """The connection stays, since its kernel is well. Only what it is asked has no answer."""
     monkeypatch.setattr(file, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(file, "HANGING_SECONDS", 0.5)
+    before = failovers(router)
     for hung, good in (rig.fakes, reversed(rig.fakes)):
         may_end = threading.Event()
 
@@ -251,7 +258,47 @@ def test_another_answers_if_one_hangs_before_the_first_byte(rig, router, monkeyp
         finally:
             may_end.set()
             hung.answer = hung.listing = None
-    assert any(fake.sent for fake in rig.fakes)
+    assert failovers(router) > before
+
+
+REFUSES, GOOD = aiohttp.ClientConnectionError(), None
+
+
+@pytest.mark.parametrize(
+    ("looks", "may_answer", "leaves"),
+    [
+        ({0: TimeoutError(), 10: TimeoutError()}, True, False),
+        ({0: TimeoutError(), 15: TimeoutError()}, True, True),
+        ({0: TimeoutError(), 15: TimeoutError()}, False, False),
+        ({0: TimeoutError(), 10: GOOD, 15: TimeoutError()}, True, False),
+        ({0: TimeoutError(), 10: REFUSES, 15: TimeoutError()}, True, False),
+    ],
+    ids=["too short", "hangs", "no other answers", "was well between", "refused between"],
+)
+async def test_a_request_leaves_a_server_that_hangs_for_another_that_answers(
+    monkeypatch, looks, may_answer, leaves
+):
+    hung, other = Server("http://hung", None), Server("http://other", None)
+    other.models, other.problem = frozenset({"m"}), None if may_answer else "it is lost"
+
+    async def models():
+        return b'{"data": [{"id": "m"}]}'
+
+    def get(*_, **__):
+        @contextlib.asynccontextmanager
+        async def answer():
+            if looks[seconds] is not GOOD:
+                raise looks[seconds]
+            yield SimpleNamespace(raise_for_status=lambda: None, read=models)
+
+        return answer()
+
+    monkeypatch.setattr(file, "time", SimpleNamespace(monotonic=lambda: 100.0 + seconds))
+    with pytest.raises(TimeoutError) if leaves else contextlib.nullcontext():
+        async with hung.awaited([Target(other, "m")]):
+            for seconds in looks:  # noqa: B007
+                await hung.look(SimpleNamespace(get=get))
+            await asyncio.sleep(0.01)
 
 
 def failovers(router):

@@ -6,7 +6,7 @@ def process_of(name):
     return f"another-boot - 1 {name}"
 
 
-def join(ledger, name="w", **more):
-    """Takes part under a name. What is not given does not matter."""
+def join(ledger, name="w", *, is_taken=False, **more):
+    """Takes part under a name, unless it is taken. What is not given does not matter."""
     of = {"host": "there", "pid": 1, "process_id": process_of(name), "machine": "one"}
-    return ledger.members.join(name, **of | {"version": "0"} | more)
+    assert ledger.members.join(name, **of | {"version": "0"} | more) != is_taken

@@ -10,6 +10,7 @@ import pytest
 from dipaco import trees
 from dipaco.algorithm import variants
 from dipaco.config import MODULAR
+from dipaco.control.planning.tasks import Task
 from dipaco.data.pack import load_plan
 from dipaco.data.windows import first_tokens
 from dipaco.evaluation.perplexity import score_documents
@@ -177,6 +178,15 @@ def test_prompts_of_a_batch_are_routed_as_each_alone(alternated):
         np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4, atol=1e-4)
         assert one.path == other.path == one.scores.argmax()
     assert len({one.path for one in told}) > 1
+
+
+def test_a_lost_label_and_a_lost_shard_of_an_alternation_are_made_again(alternated):
+    """Whose task it was is known; that it gives the same bytes is the ledger's to check."""
+    label = alternated.ledger.facts.labels(MODULAR, 2)[1]
+    maker = alternated.ledger.redos.maker_of(alternated.plan, label.name)
+    assert maker == Task("label", MODULAR, "1", 2)
+    router = alternated.stage("route", 2).artifacts["router"]
+    assert alternated.ledger.redos.maker_of(alternated.plan, router.name) == Task("route", phase=2)
 
 
 def test_early_stopping_releases_each_path_at_its_best_phase(begin):

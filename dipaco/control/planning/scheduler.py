@@ -247,7 +247,7 @@ def _training(
 
 def _checks(arm: Arm, phase: int, paths: Iterable[int], frontier: Frontier) -> Iterable[Task]:
     """Checks of `paths`, whose modules are all at `phase`, where the phase before is checked."""
-    is_first = phase == 0  # `_after_alternation` makes the first checks after one
+    is_first = phase == 0  # after an alternation `_after_alternation` makes the first
     checked_before = set() if is_first else frontier.checked(arm.name, phase - 1)
     for path in paths:
         if is_first or path in checked_before:
