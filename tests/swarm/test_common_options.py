@@ -10,6 +10,7 @@ from dipaco.swarm.errors import OptionsDiffer
 from dipaco.swarm.roles import backbone_ledger
 from dipaco.swarm.roles.backbone_ledger import BackbonePlace
 from tests.support.backbone_rig import backbone_of, issued
+from tests.support.members import process_of
 from tests.support.swarm_rig import SETTINGS
 from tests.support.waiting import until
 
@@ -37,6 +38,7 @@ def test_a_backbone_with_other_options_does_not_start(run, credentials):
             with pytest.raises(OptionsDiffer, match="have crashed: first") as refused:
                 backbone_of(run, 0, "second", credentials["second"], settings=settings)
             assert says in str(refused.value)
+            run.ledger.members.leave("second", process_of("second"), "refused")
         assert list(run.ledger.swarms.backbones(MODULAR, 0)) == ["first"]
         register(run, "third")  # the same
         register(run, "fourth", 1, settings)  # of another path
