@@ -32,7 +32,7 @@ PATH = 1
 
 
 def worker_of(run, name, **settings):
-    join(run.ledger, name)
+    """A worker that has joined."""
     return Worker(run, name, Callbacks(), LeaseRenewer(run.open_ledger, name, 60.0), **settings)
 
 
@@ -48,6 +48,7 @@ def finish(run, *workers):
 @pytest.mark.slow
 def test_one_path_trained_by_a_swarm_leaves_the_modules_as_plain_workers_do(tmp_path):
     plain, _ = create_or_open(tmp_path / "plain", CONFIG)
+    join(plain.ledger, "plain")
     finish(plain, worker_of(plain, "plain"))
     run = trained_by_swarm(tmp_path / "swarm", CONFIG, plain.programs, block_rows=1)
     steps = run.ledger.swarms.steps(MODULAR, PATH)
@@ -92,7 +93,8 @@ def trained_by_swarm(folder, config, programs=None, **options):
     for credential in (*credentials, own):
         certificate = credential.certificate
         run.ledger.swarms.issue(certificate.serial, certificate.name, certificate.role, 2e9)
-    join(run.ledger, "back")
+    for name in ("back", "plain"):
+        join(run.ledger, name)
     settings = GroupSettings(
         model=config.model, inner=config.inner, length=config.data.length, **options
     )
