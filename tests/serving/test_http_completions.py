@@ -1,5 +1,6 @@
 """Completions over HTTP: the text is the path's own, whole or streamed, alone or in a batch."""
 
+import re
 import threading
 
 import msgspec
@@ -342,9 +343,15 @@ def test_health_metrics_document_and_page_are_served(client, prompts):
     document = client.get("/openapi.json").json()
     assert document["openapi"] == "3.1.0"
     assert "temperature" in document["components"]["schemas"]["CompletionRequest"]["properties"]
-    page = client.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
+    for page in (client.get("/"), docs := client.get("/docs")):
+        assert page.headers["content-type"].startswith("text/html")
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+    named = set(re.findall(r'href="#(\w+)"', docs.text))
+    assert "CompletionRequest" in named
+    assert named <= set(re.findall(r'id="(\w+)"', docs.text))
+    assert all(f"POST {path}</code>" in docs.text for path in ("/v1/completions", "/tokenize"))
+    assert "<code>temperature</code>: number 0 to 2" in docs.text
+    assert "<code>model</code>: string, needed" in docs.text
 
 
 # --- the official client ------------------------------------------------------------------------

@@ -307,7 +307,7 @@ def test_with_api_keys_a_request_must_send_one_of_them(service):
             key = f"Bearer {right}".encode()
             response = client.get("/v1/models", headers={"Authorization": key})
             assert response.status_code == 200
-        for is_open in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/"):
+        for is_open in ("/healthz", "/readyz", "/metrics", "/openapi.json", "/docs", "/"):
             assert client.get(is_open).status_code == 200
         assert client.get("/openapi.json").json()["security"] == [{"key": []}]
 

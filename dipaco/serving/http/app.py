@@ -130,7 +130,8 @@ class _Application:
         self._keys = [key.encode() for key in settings.api_keys]
         self._ignored: set[str] = set()
         self._started_seconds = int(time.time())
-        self._document = msgspec.json.encode(openapi.document(bool(self._keys)))
+        document = openapi.document(bool(self._keys))
+        self._document, self._docs = msgspec.json.encode(document), openapi.page(document)
         completion = functools.partial(parse_completion, service)
         chat = functools.partial(parse_chat, service, self._chat)
         asked: dict[str, tuple[Any, ...]] = {  # the first arguments of `_answered`
@@ -155,6 +156,7 @@ class _Application:
             ("/readyz", "GET", self._readyz, False),
             ("/metrics", "GET", self._metrics_text, False),
             ("/openapi.json", "GET", self._openapi, False),
+            ("/docs", "GET", self._docs_page, False),
             *((path, "GET", self._page, False) for path in cards.PAGE),
         ]
         self.starlette = Starlette(
@@ -339,6 +341,9 @@ class _Application:
 
     async def _openapi(self, request: Request) -> Response:
         return Response(self._document, media_type=JSON)
+
+    async def _docs_page(self, request: Request) -> Response:
+        return Response(self._docs, media_type="text/html", headers=cards.PAGE_HEADERS)
 
     async def _page(self, request: Request) -> Response:
         return cards.page_file(request.url.path)

@@ -1,5 +1,6 @@
-"""The published OpenAPI document, made of the types of `protocol`."""
+"""The published OpenAPI document, made of the types of `protocol`, and the page that shows it."""
 
+from html import escape
 from typing import Any
 
 import msgspec
@@ -79,3 +80,48 @@ def document(has_keys: bool) -> dict[str, Any]:
         body["components"]["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         body["security"] = [{"key": []}]
     return body
+
+
+PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>dipaco serve</title>
+<link rel="stylesheet" href="page.css">
+<main><h1>What is answered</h1>{routes}<h1>Types</h1>{types}</main>
+"""
+
+
+def page(document: dict[str, Any]) -> str:
+    """The document for a person to read: every route, and the fields of every type."""
+    routes, types = "", ""
+    for path, methods in document["paths"].items():
+        for method, route in methods.items():
+            body = route.get("requestBody", {"content": {}})["content"]
+            answer = route["responses"]["200"]["content"]
+            kinds = [_kind(each["application/json"]["schema"]) for each in (body, answer) if each]
+            routes += f"<h3><code>{method.upper()} {path}</code></h3><p>{escape(route['summary'])}"
+            routes += f" {' → '.join(kinds)}</p>"
+    for name, schema in document["components"]["schemas"].items():
+        types += f'<h3 id="{name}">{name}</h3><ul>'
+        for field, kind in schema.get("properties", {}).items():
+            is_needed = field in schema.get("required", ())
+            types += f"<li><code>{field}</code>: {_kind(kind)}{', needed' if is_needed else ''}"
+        types += "</ul>"
+    return PAGE.format(routes=routes, types=types)
+
+
+def _kind(schema: dict[str, Any]) -> str:
+    """A type in words, as HTML."""
+    if named := schema.get("$ref"):
+        name = named.rpartition("/")[2]
+        return f'<a href="#{name}">{name}</a>'
+    if several := schema.get("anyOf"):
+        return " or ".join(_kind(each) for each in several if each != {"type": "null"})
+    if "enum" in schema:
+        return " or ".join(escape(repr(value)) for value in schema["enum"])
+    if schema.get("type") == "array":
+        return f"list of {_kind(schema.get('items', {}))}"
+    bounds = [str(schema[each]) for each in ("minimum", "maximum") if each in schema]
+    return " ".join([schema.get("type", "anything"), *([" to ".join(bounds)] if bounds else [])])
