@@ -291,14 +291,15 @@ def _time_lines(found: "Forecast", step_seconds_are: str) -> Iterator[str]:
     yield ""
     yield "Share in computing, and time of all phases, for as many inner steps in all"
     lengths = sorted({each.steps for each in found.codecs})
-    heads = "".join(f"{f'{steps:,} steps':>15}" for steps in lengths)
-    yield f"  {'codec':<10}{'bits':>5}{heads}"
+    width = 1 + max(14, *(len(_cell(each)) for each in (*found.codecs, found.lock_step)))
+    heads = "".join(f"{f'{steps:,} steps':>{width}}" for steps in lengths)
+    yield f"  {'codec':<9}{'bits':>5}{heads}"
     for name in dict.fromkeys(each.codec for each in found.codecs):
         of_codec = [each for each in found.codecs if each.codec == name]
-        cells = "".join(f"{_cell(each):>15}" for each in of_codec)
+        cells = "".join(f"{_cell(each):>{width}}" for each in of_codec)
         mark = "*" if name == found.codec else " "
-        yield f"{mark} {name:<10}{of_codec[0].bits:>5.3g}{cells}"
-    yield f"  {'lock-step':<10}{32:>5}{_cell(found.lock_step):>15}   averages at every step"
+        yield f"{mark} {name:<9}{of_codec[0].bits:>5.3g}{cells}"
+    yield f"  {'lock-step':<9}{32:>5}{_cell(found.lock_step):>{width}}   averages at every step"
 
 
 def _link(found: "Forecast") -> str:

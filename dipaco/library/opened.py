@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from dipaco.serving.continuation import Continuation
 
 MOST_LISTED = 16  # limit of the modules in an error
+ALL_SETTINGS = 1000  # more than there are
 
 
 @missing_packages_named()
@@ -83,7 +84,7 @@ def compare(a: "OpenedRun | Path | str", b: "OpenedRun | Path | str") -> Compari
             each if isinstance(each, OpenedRun) else stack.enter_context(open(each))
             for each in (a, b)
         ]
-        differs = difference(*(run.config for run in runs))
+        differs = difference(*(run.config for run in runs), most=ALL_SETTINGS)
         notes = [f"From a to b: {differs}." if differs else "All settings are the same."]
         rules = [phrase(run._run.rules) for run in runs]
         if rules[0] != rules[1]:

@@ -104,7 +104,9 @@ class OpenedSweep(Records):
         try:
             self.content = json.loads(layout.table("json").read_bytes())
             self._markdown = layout.table("md").read_text(encoding="utf-8")
-            super().__init__(self.content["rows"], self.content["notes"])
+            # A row is the mean of its `seeds`.
+            rows = [{k: v for k, v in row.items() if k != "seed"} for row in self.content["rows"]]
+            super().__init__(rows, self.content["notes"])
         except FileNotFoundError:
             raise SweepUnfinished(folder=layout.root) from None
         except (ValueError, KeyError) as error:
@@ -117,19 +119,25 @@ class OpenedSweep(Records):
                 row["name"],
                 str(len(row["seeds"])),
                 f"{row['perplexity']:.2f}",
-                "" if row["spread"] is None else f"{row['spread']:.2f}",
+                _difference(row["difference"], row["spread"]),
                 f"{row['bits_per_byte']:.3f}",
                 quantity(row["tokens"]),
                 num_bytes(row["bytes_per_machine"]),
             )
             for row in self.rows
         ]
-        to = f"± to {self.content['reference']}"
+        to = f"to {self.content['reference']}"
         heads = ("row", "seeds", "perplexity", to, "bits per byte", "tokens", "bytes per machine")
         return columns_as_text(heads, lines)
 
     def _repr_markdown_(self) -> str:
         return self._markdown
+
+
+def _difference(difference: float | None, spread: float | None) -> str:
+    if difference is None:
+        return ""
+    return f"{difference:+.2f}" + ("" if spread is None else f" ± {spread:.2f}")
 
 
 class Comparison(Records):

@@ -40,10 +40,11 @@ class RoutingConfig:
     """Paths that a document trains, the best ones (DiPaCo section 2.4). The best path evaluates
     it."""
     alternations: tuple[int, ...] = ()
-    """Phases before which documents are routed again, discriminatively (DiPaCo section 2.4),
-    whatever `kind` made the first shards: every path is scored on the router's documents, the
-    router is fitted to the best path of each, and all documents are routed by it. With the `rule`
-    likelihood no router is fitted: paths are scored on the first tokens of all. `()` = never."""
+    """Numbers of phases after which documents are routed again, discriminatively (DiPaCo section
+    2.4), whatever `kind` made the first shards: every path is scored on the router's documents,
+    the router is fitted to the best path of each, and all documents are routed by it. With the
+    `rule` likelihood no router is fitted: paths are scored on the first tokens of all. `()` =
+    never."""
     target_share: tuple[float, ...] | None = None
     """Share of the documents that the discriminative router gives each path (DiPaCo section 2.4).
     The shares sum to one. None = the labels' shares, within `routing.floor` and

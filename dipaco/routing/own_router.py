@@ -75,6 +75,10 @@ def fit_own(
     label_N: np.ndarray | None,
 ) -> OwnCosts:
     """Fits the rule's values to the router's documents. Raises `BadRouterRule`."""
+    if not isinstance(functions, RouterFunctions):
+        raise BadRouterRule(
+            problem=f"it returned {type(functions).__name__}, and not RouterFunctions(fit, costs)"
+        )
     values = functions.fit(features_ND, tuple(choices), seed, label_N)
     if not isinstance(values, Mapping):
         raise BadRouterRule(

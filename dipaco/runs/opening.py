@@ -345,12 +345,12 @@ def reading(where: Where) -> Generator[Run]:
         run.ledger.close()
 
 
-def difference(there: RunConfig, here: RunConfig) -> str:
-    """The settings that differ, as a phrase."""
+def difference(there: RunConfig, here: RunConfig, most: int = SOME) -> str:
+    """The settings that differ, so many of them, as a phrase."""
     before, now = overrides.settings(there), overrides.settings(here)
     changed = [
         f"`{name}` was {before.get(name)} and is {now.get(name)}"
         for name in sorted(before.keys() | now.keys())
         if before.get(name) != now.get(name)
     ]
-    return listed(changed, SOME, "; ")
+    return listed(changed, most, "; ")

@@ -61,9 +61,11 @@ def render_sweep_text(table: SweepTable, width: int = PLAIN_WIDTH) -> str:
         for line in ordering_lines(table)
     ]
     text = columns_within(cells, width, first_to_go, "table.md")
-    if more:
-        said = f"In table.md, not here: {more} rows of the same modules routed otherwise."
-        text += f"\n{textwrap.fill(said, width)}"
+    said = f"In table.md alone: {', '.join(NOT_ON_TERMINAL)}"
+    said += f"; {more} rows of the same modules routed otherwise." if more else "."
+    if any(UNRESOLVED in cell for line in lines for cell in line):
+        said += " ? = not resolved."
+    text += f"\n{textwrap.fill(said, width)}"
     return "\n".join([text, "", *orderings])
 
 

@@ -47,8 +47,9 @@ class Level:
         return self.experts > 1
 
 
-def blocks(first: int, last: int) -> tuple[str, ...]:
+def blocks(first: int, last: int | None = None) -> tuple[str, ...]:
     """Names of the blocks `first` to `last`, both included: `blocks(0, 1) == ("block_00",
-    "block_01")`.
+    "block_01")`. Without a last one, of the first alone.
     """
+    last = first if last is None else last
     return tuple(f"block_{i:02d}" for i in range(first, last + 1))

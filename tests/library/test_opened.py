@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import dipaco as library
+from dipaco.config import MODULAR
 from dipaco.data.errors import HalfCharacter
 from dipaco.errors import BadSetting, NoSuchPath, NoTexts, UnknownSetting
 from dipaco.evaluation.errors import PictureUnwritable
@@ -25,6 +26,7 @@ from dipaco.library.errors import (
 )
 from dipaco.library.opened import OpenedRun
 from dipaco.library.report import Comparison, RunReport
+from dipaco.overrides import override
 from dipaco.runs.errors import NoSuchArm, NoSuchRun
 from dipaco.runs.opening import reading
 from dipaco.serving.continuation import prompt_tokens
@@ -53,6 +55,13 @@ def test_two_runs_are_compared_row_by_row(tiny, opened):
     same = library.compare(tiny.folder, opened)
     assert {row["change"] for row in same.rows} == {0}
     assert (same.notes, same.by) == (["All settings are the same."], "perplexity")
+    changed = ("topology=2x3", "phases=4", "base.steps=9", "report.link_megabits=5", "seed=3")
+
+    class Changed(OpenedRun):
+        config = override(opened.config, list(changed))
+
+    (differs,) = library.compare(opened, Changed(opened._run, MODULAR, None)).notes
+    assert all(f"`{name.partition('=')[0]}" in differs for name in changed), differs
     report = opened.report
     rows = [
         dataclasses.replace(row, perplexity=9.0, bits_per_byte=2 * row.bits_per_byte)

@@ -162,6 +162,8 @@ def test_the_example_of_an_own_router_is_the_built_in_one(normalise, heaps):
 def test_an_own_router_that_gives_no_choice_of_paths_is_refused(fit, costs, problem, heaps):
     with pytest.raises(BadRouterRule, match=problem):
         fit_router(RoutingConfig(), heaps(9), (2, 2), 0, RouterFunctions(fit, costs))
+    with pytest.raises(BadRouterRule, match=r"returned int, and not RouterFunctions\(fit, costs\)"):
+        fit_router(RoutingConfig(), heaps(9), (2, 2), 0, 3)
 
 
 @pytest.mark.parametrize(

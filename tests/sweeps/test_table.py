@@ -162,7 +162,9 @@ def test_a_terminal_has_the_columns_that_it_has_room_for(width):
     assert ("In table.md, not in" in text) == (width < 100)
     assert "resolved: diloco < dense by" in text
     assert "_best_path" not in text
-    assert "In table.md, not here: 4 rows of the same modules" in " ".join(text.split())
+    said = " ".join(text.split())
+    assert "In table.md alone: wrong path, path size, steps," in said
+    assert "held equal; 4 rows of the same modules routed otherwise. ? = not resolved." in said
 
 
 def test_two_seeds_have_no_interval_and_the_table_says_that_it_needs_three():

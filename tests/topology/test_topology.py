@@ -22,6 +22,7 @@ def grid(early: int, late: int, **private) -> Topology:
 
 def test_blocks_are_named_with_both_ends():
     assert blocks(9, 11) == ("block_09", "block_10", "block_11")
+    assert blocks(9) == ("block_09",)
 
 
 def test_the_last_level_with_a_choice_changes_fastest():
