@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import inspect
 from collections.abc import Iterator
 
 import pytest
 
 from dipaco.data.toy import toy_documents
+from tests.support.async_tests import arguments_of
 
 CHARACTERS = '{}":,abcdefghijklmnopqrstuvwxyz0123456789'
 MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "n"), ("1", "7")]
@@ -16,10 +16,8 @@ MERGES = [("n", "a"), ("na", "m"), ("nam", "e"), ('"', ":"), ("a", "b"), ("o", "
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """An `async def` test has an event loop, and two minutes."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    if (given := arguments_of(pyfuncitem)) is None:
         return None
-    names = inspect.signature(pyfuncitem.obj).parameters
-    given = {name: pyfuncitem.funcargs[name] for name in names}
     asyncio.run(asyncio.wait_for(pyfuncitem.obj(**given), 120))
     return True
 

@@ -1,10 +1,10 @@
 import asyncio
 import contextlib
 import importlib.util
-import inspect
 
 import pytest
 
+from tests.support.async_tests import arguments_of
 from tests.support.tiny_run import toy_run  # noqa: F401
 
 HAS_EXTRA = importlib.util.find_spec("cryptography") is not None
@@ -46,12 +46,9 @@ def real_time():
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
     """An `async def` test runs by a clock that moves on by itself, within all that it asks for."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+    if (given := arguments_of(pyfuncitem)) is None:
         return None
     from tests.support import swarm_clock
-
-    names = inspect.signature(pyfuncitem.obj).parameters
-    given = {name: pyfuncitem.funcargs[name] for name in names}
 
     async def scenario():
         async with contextlib.AsyncExitStack() as entered:
